@@ -132,18 +132,26 @@ def find_cause(suspicion: Suspicion, remedies: Sequence[RemedyChoice]) -> Steps:
     is_small = suspicion.count <= SMALL
     part: Part = ()
     before = suspicion.whole
-    if not is_small:
+    # Of a model that is refused, the whole one is tried first: what the compiler takes proves most.
+    whole_first = is_small or suspicion.whole.is_refused
+    if not whole_first:
         part, before = yield from find_part(suspicion)
     ordered = order_remedies(remedies, suspicion, part)
     limit = MOST_OF_PART if part or is_small else MOST_OF_WHOLE
     diagnosis = yield from try_remedies(part, before, ordered[:limit])
     if diagnosis.cure or diagnosis.ended:
         return diagnosis
-    if is_small:  # remedies were tried on the whole model, whose program costs no more
+    if whole_first:
         part, before = yield from find_part(suspicion)
         diagnosis = replace(diagnosis, part=part, before=before)
     if not part:
         return diagnosis
+    if not is_small and whole_first:  # more of them may be tried than on the whole model
+        left = ordered[limit:]
+        inner = yield from try_remedies(part, before, order_remedies(left, suspicion, part)[:limit])
+        diagnosis = replace(inner, tried=(*diagnosis.tried, *inner.tried))
+        if diagnosis.cure or diagnosis.ended:
+            return diagnosis
     return (yield from examine(diagnosis, suspicion.finer))
 
 
@@ -171,7 +179,9 @@ def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part,
     for count, part in enumerate(parts, 1):
         result = cast(Result, (yield RunPart(tuple(operator.name for operator in part))))
         is_wrong = not result.failure and not result.is_right
-        if is_wrong and (result.cpu_nodes or excess(result) >= wanted_db):
+        if suspicion.whole.is_refused:
+            is_wrong = result.is_refused
+        if is_wrong and (result.is_refused or result.cpu_nodes or excess(result) >= wanted_db):
             return part, result
         if count == MOST_PARTS or result.failure == TIME_IS_UP:
             break
@@ -286,7 +296,7 @@ def examine(diagnosis: Diagnosis, finer: str) -> Steps:
     of it, or with more bits. If it is not, keep it as a reproducer."""
     names = tuple(operator.name for operator in diagnosis.part)
     before = diagnosis.before
-    if len(names) > 1 and not before.cpu_nodes:
+    if len(names) > 1 and not (before.cpu_nodes or before.is_refused):
         result = cast(Result, (yield RunPart(names, returns_all=True)))
         if result.is_right and gains(result, before):
             return replace(diagnosis, after=result, is_fused=True)

@@ -82,7 +82,7 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
         )
     if diagnosis.finer:
         fault = "computes these operators less accurately than the bits of the scheme allow"
-        if diagnosis.before.cpu_nodes:
+        if diagnosis.before.cpu_nodes or diagnosis.before.is_refused:
             fault = "does not take these operators with the bits of the scheme"
         return advise(
             f"QNN {fault} ({proof})",

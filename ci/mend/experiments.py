@@ -17,6 +17,7 @@ from typing import Any
 
 from msgspec import structs
 
+from ci.audit.localise_search import name_refusal
 from ci.cases.facts import Options
 from ci.cases.pipeline import CaseRun
 from ci.cases.spec import CaseSpec
@@ -96,7 +97,8 @@ class Experiments:
             left_s = min(self.case_s, self.run_s - self.spent_s) * slowness
         laboratory = Laboratory(run, self, finding, began + left_s)
         # Only a program that is wrong, or that does not exist, has a smallest part.
-        searches = self.search is not None and finding.question is not Question.QUANTIZED
+        is_searched = finding.question in {Question.FAITHFUL, Question.LOWERED}
+        searches = self.search is not None and is_searched
         try:
             return laboratory.run_all(replace(suspicion, searches=searches))
         finally:
@@ -286,7 +288,7 @@ class Laboratory:
                 return Result(failure=error.what)
         if experiment.scheme:
             spec = replace(spec, scheme=Scheme(experiment.scheme))
-        return self.judge(spec)
+        return self.judge(spec, is_changed=bool(experiment.remedies))
 
     def write_part(self, part: tuple[str, ...], *, returns_all: bool) -> str:
         """Return the reference of a part, or "" if it cannot be cut out."""
@@ -318,8 +320,9 @@ class Laboratory:
             source=structs.replace(spec.source, reference=reference),
         )
 
-    def judge(self, spec: CaseSpec) -> Result:
-        """Compile, run and judge a case without locating anything in it."""
+    def judge(self, spec: CaseSpec, *, is_changed: bool) -> Result:
+        """Compile, run and judge a case without locating anything in it. A part that is not
+        changed, and that is refused for another reason than the model, is no smaller case of it."""
         self.count += 1
         setup = self.case_run.setup
         options: Options = replace(
@@ -335,7 +338,10 @@ class Laboratory:
             make_remedy_job=lambda *_, **__: None,
         )
         inner = replace(setup, options=options, work=self.work / f"case-{self.count}")
-        result = read_result(CaseRun(spec, inner).run().case, self.finding.question)
+        case = CaseRun(spec, inner).run().case
+        result = read_result(case, self.finding.question)
+        if result.is_refused and not is_changed and not is_same_refusal(self.finding, case):
+            result = structs.replace(result, is_refused=False)
         if result.failure and self.left_s < LEAST_S:
             return Result(failure=TIME_IS_UP)
         return result
@@ -449,6 +455,14 @@ def read_result(case: Case, question: Question) -> Result:
         predicted_db=judged.predicted_sqnr_db,
         is_right=is_passed or is_faithful or (is_lowered and question in STOPPING),
     )
+
+
+def is_same_refusal(finding: Finding, case: Case) -> bool:
+    """Return whether a part is refused for the reason of the whole model, except for names and
+    numbers. A rule for messages may have given it another headline: the message is below."""
+    reason = name_refusal(finding.headline)
+    lines = [line for refused in case.judgement.findings for line in refused.words.splitlines()]
+    return reason in {name_refusal(line) for line in lines}
 
 
 def read_cpu_nodes(case: Case) -> Result:

@@ -442,3 +442,62 @@ def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
     (cause,) = advise_on_diagnosis(laboratory.run(replace(CPU, finer="16a8w"))).causes
     assert laboratory.asked == asked
     assert cause.text == text
+
+
+ALIKE = Result(failure="refused: error 1002", is_refused=True)
+D = choose("d")
+REFUSAL = Suspicion(ALIKE, first=("", "", "net.py:9"), faults=("fault-b",), count=20)
+VAIN = {"b": ALIKE, "a": ALIKE, "c": ALIKE}
+IN_VAIN = ", ".join(f"{name} ({ALIKE.failure})" for name in VAIN)
+PART = "the part (add [net.py:8], add [net.py:9])"
+
+
+@pytest.mark.parametrize(
+    ("whole", "parts", "asked", "text"),
+    [
+        # What the compiler takes as a whole needs no part.
+        (
+            {"b": RIGHT},
+            {},
+            ["b"],
+            "reason of b (proven: the model has no outputs, and 68.9 dB with b)",
+        ),
+        # More remedies are tried on the smallest part that is refused for the same reason.
+        (
+            VAIN,
+            {"2": ALIKE, "2 d": RIGHT},
+            ["b", "a", "c", "2", "2 d"],
+            f"reason of d (proven: {PART} has no outputs, and 68.9 dB with d)",
+        ),
+        (
+            VAIN,
+            {"2": ALIKE, "2 d": ALIKE, "2 16a8w": RIGHT},
+            ["b", "a", "c", "2", "2 d", "2 16a8w"],
+            f"{NO_BITS} (proven: {PART} has no outputs, and 68.9 dB in 16a8w)",
+        ),
+        (
+            VAIN,
+            {"2": ALIKE, "2 d": DIES, "2 16a8w": ALIKE},
+            ["b", "a", "c", "2", "2 d", "2 16a8w"],
+            (
+                f"no experiment shows the cause: {PART} has no outputs; tried: {IN_VAIN}, d (the"
+                f" process died: SIGSEGV); {KEPT}"
+            ),
+        ),
+    ],
+)
+def test_of_a_model_that_is_refused_the_smallest_refused_part_is_found(
+    whole: Mapping[str, Result], parts: Mapping[str, Result], asked: list[str], text: str
+) -> None:
+    laboratory = Laboratory([A, B, C, D], whole, parts)
+    (cause,) = advise_on_diagnosis(laboratory.run(replace(REFUSAL, finer="16a8w"))).causes
+    assert laboratory.asked == asked
+    assert cause.text == text
+
+
+def test_a_part_that_is_refused_for_another_reason_is_none_of_a_refused_model() -> None:
+    right_parts = {str(size): REFUSED if size % 2 else RIGHT for size in range(2, 20)}
+    laboratory = Laboratory([A], {"a": ALIKE}, right_parts)
+    diagnosis = laboratory.run(REFUSAL)
+    assert len(laboratory.asked) == 1 + MOST_PARTS
+    assert not diagnosis.part

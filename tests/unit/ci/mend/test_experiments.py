@@ -9,8 +9,8 @@ from msgspec import structs
 
 from ci.diagnosis.experiments import Result
 from ci.facts.finding import Finding, Question
-from ci.facts.kinds import NO_NODE, NO_OUTPUTS, NOISE, ON_CPU
-from ci.mend.experiments import MOST_SLOW, find_slowness, read_result
+from ci.facts.kinds import NO_NODE, NO_OUTPUTS, NOISE, NOT_LOWERED, ON_CPU
+from ci.mend.experiments import MOST_SLOW, find_slowness, is_same_refusal, read_result
 from ci.report.schema import Case, JudgementFacts, ProgramFacts, Status
 
 
@@ -58,3 +58,21 @@ def make_case(*findings: Finding, nodes: int = 0, **figures: Any) -> Case:
 )
 def test_a_part_is_judged_by_its_nodes_on_the_cpu(case: Case, result: Result) -> None:
     assert read_result(case, Question.BUDGET) == result
+
+
+@pytest.mark.parametrize(
+    ("message", "is_same"),
+    [
+        ("RuntimeError: node 'conv_3' of rank 6 is not supported", True),
+        ("RuntimeError: node 'conv_3' of rank 6 is not delegated", False),
+    ],
+)
+def test_a_part_is_refused_for_the_reason_of_the_model_but_for_names_and_numbers(
+    message: str, is_same: bool
+) -> None:
+    finding = NOT_LOWERED.find("RuntimeError: node 'conv_17' of rank 5 is not supported")
+    part = NOT_LOWERED.find(message)
+    assert is_same_refusal(finding, make_case(part)) is is_same
+    # A rule gave it another headline, below which the message is.
+    renamed = part.renamed("QNN does not take rank 6")
+    assert is_same_refusal(finding, make_case(renamed)) is is_same
