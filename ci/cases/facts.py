@@ -26,6 +26,7 @@ from ci.facts.known_fault import KnownFault
 from ci.judging.figures import Nearness, find_nearness, measure_variation
 from ci.judging.verdict import CaseFigures, ControlResult
 from ci.latency.estimate import Line
+from ci.models.schemes import Scheme
 from ci.models.source_lines import find_factory, find_suite_model
 from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
@@ -217,19 +218,30 @@ class CaseFacts:
         artifact = self.evidence.artifact
         return artifact.compiled.steps if artifact else read_steps(self.directory / STEPS)
 
-    def find_faults(self, *, refused: bool = False) -> list[KnownFault]:
-        """Return the known faults that the model's graph triggers with the scheme of the case and
-        the version of QNN that compiled it. If the model was ``refused``, those that only make
-        values wrong are left out."""
+    def find_faults(
+        self, *, refused: bool = False, scheme: Scheme | None = None
+    ) -> list[KnownFault]:
+        """Return the known faults that the model's graph triggers with a scheme, by default that of
+        the case, and the version of QNN that compiled it. If the model was ``refused``, those that
+        only make values wrong are left out."""
         artifact = self.evidence.artifact
         steps = self.read_steps()
-        scheme, qnn = self.spec.scheme.base.value, self.evidence.compiler
+        name, qnn = (scheme or self.spec.scheme.base).value, self.evidence.compiler
         compiled = bool(artifact and not artifact.compiled.delegation.fallback_nodes)
         ends = {"compiled": compiled and not refused, "refused": refused}
         if not refused:  # what the CPU computes, no compiler of QNN gets wrong
             on_cpu = self.list_on_cpu(steps)
             steps = [step for step in steps if step.name not in on_cpu]
-        return [*self.options.find_faults(steps, scheme, qnn, **ends)]
+        return [*self.options.find_faults(steps, name, qnn, **ends)]
+
+    def gains_faults(self, finer: Scheme) -> bool:
+        """Return whether the model triggers known faults in a scheme that it does not trigger in
+        that of the case. A mixture of both may have them, too, and was not tried."""
+        known = {fault.label for fault in self.list_faults()}
+        faults: list[KnownFault] = []
+        with self.notes.of("the known faults"):
+            faults += self.find_faults(scheme=finer)
+        return any(fault.label not in known for fault in faults)
 
     def list_on_cpu(self, steps: Sequence[Step]) -> set[str]:
         """Return the names of the steps that stay on the CPU in the program, if there is one and

@@ -131,7 +131,9 @@ class Reasons:
             is_whole = question in {Question.QUANTIZED, Question.PROOF} and finding.id != PART.id
             if loss and loss.name and is_whole:
                 where += Advice(where=(describe_loss(loss),), places=loss.origin.places)
-                where += suggest_mixture(self.facts.spec, loss)
+                finer = find_alternatives(self.facts.spec.scheme.base).finer
+                if finer and not self.facts.gains_faults(finer):
+                    where += suggest_mixture(self.facts.spec, loss)
         return self.name_culprit(finding, faults).explained(advice + where)
 
     def advise_on_accuracy(

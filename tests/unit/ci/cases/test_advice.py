@@ -403,6 +403,30 @@ def test_a_lost_part_does_not_name_the_layer_at_which_the_whole_output_loses(
     assert places == {QUANTIZED_BADLY.id: True, PART.id: False}
 
 
+@pytest.mark.parametrize("scheme", ["16a8w", ""])
+def test_no_mixture_is_suggested_whose_finer_scheme_has_a_known_fault(
+    tmp_path: Path, scheme: str
+) -> None:
+    fault = KnownFault(
+        fault="norm", title="", seen="", fix="", calls="", nodes=(), operators=(), file="", line=0
+    )
+
+    def find_faults(_: object, name: str, *__: Any, **___: Any) -> tuple[KnownFault, ...]:
+        return (fault,) if name == scheme else ()
+
+    options = make_options(policy=read_emulator_policy(), find_faults=find_faults)
+    judge_case = make_judge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path)
+    verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
+    loss = Loss("stem", before_db=60.0, behind_db=30.0, weights_db=50.0, nodes=("stem",))
+    compiled = Compiled(
+        program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1), loss=loss
+    )
+    finding = QUANTIZED_BADLY.find("SQNR 0.3 dB")
+    explained = judge_case.reasons.explain(finding, verdict, compiled, is_traceable=True)
+    suggests = any("mixtures.finer" in remedy.text for remedy in explained.remedies)
+    assert suggests is (scheme != "16a8w")
+
+
 def test_a_frozen_buffer_is_named_without_experiments(tmp_path: Path) -> None:
     options = make_options(policy=read_emulator_policy(), experiments=None)
     judge_case = make_judge(CaseSpec("net", Scheme.A8W8, "SM8650"), options, tmp_path)
