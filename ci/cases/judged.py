@@ -36,9 +36,8 @@ from ci.judging.details import describe_outputs
 from ci.judging.gate import References
 from ci.judging.verdict import forgive, judge_outputs, keeps_metric
 from ci.models.schemes import Scheme
-from ci.models.tensors import write_sets
+from ci.models.tensors import TensorInfo, write_sets
 from ci.report.schema import Control, Status
-from provisioning.errors import UsageError
 
 NO_KERNEL = "error: 0x:14"  # ExecuTorch's OperatorMissing
 NO_FLOAT = (
@@ -271,16 +270,11 @@ class CaseJudge:
         islands = ISLAND if self.facts.spec.source.choices.discard_nodes else NO_ADVICE
         return [find_fallbacks(left).explained(sum(advice_of_nodes, islands))]
 
-    def require_outputs(self, count: int) -> None:
-        """Raise UsageError if the model's entry has limits for an output beyond its ``count``."""
-        if unused := self.facts.policy.find_unused_limits(
-            self.facts.spec.model, self.facts.spec.scheme, count
-        ):
-            raise UsageError(
-                f"{unused}: the model's last output is number {count - 1}",
-                why="outputs are counted from 0, so these limits have no effect",
-                fix="correct the number, or remove the table",
-            )
+    def require_outputs(self, outputs: Sequence[TensorInfo]) -> None:
+        """Raise UsageError if the model's entry has limits without an effect for its outputs."""
+        model, scheme = self.facts.spec.model, self.facts.spec.scheme
+        for error in self.facts.policy.find_unused_limits(model, scheme, outputs):
+            raise error
 
     def find_excesses(self, compiled: Compiled) -> tuple[Finding, ...]:
         """Return each limit of the case's budget that the program or its lowering exceeds, or that

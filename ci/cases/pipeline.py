@@ -172,7 +172,7 @@ class CaseRun:
         if not compile_result.artifact:
             raise DefectError("a program was neither compiled nor refused")
         directory, compiled = Path(compile_result.directory), compile_result.artifact.compiled
-        self.judging.require_outputs(len(compiled.outputs))
+        self.judging.require_outputs(compiled.outputs)
         if compile_result.repaired:
             self.facts.remarks.append("a damaged cache entry was replaced")
         self.facts.note_program(directory, compile_result.artifact)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -38,6 +38,7 @@ from ci.models.user_models import (
     Metric,
     ModelBudget,
     ModelEntry,
+    OutputLimits,
     ReferencePolicy,
     check_limits,
     resolve_entry,
@@ -54,10 +55,11 @@ from ci.report.schema import (
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy, read_toml
-from provisioning.manifest.targets import Backend, find_any_soc
+from provisioning.manifest.targets import Backend, find_any_soc, read_all_socs
 
 if TYPE_CHECKING:  # it imports numpy, which ci.gate does not need
     from ci.cases.engine import Fallback
+    from ci.models.tensors import TensorInfo
 
 DEFAULT, EMULATOR = "default", "emulator"
 LANES = {  # policies by session
@@ -219,16 +221,28 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             )
         return msgspec.structs.replace(rule, budget=budget, strict_noise=self.strict_noise)
 
-    def find_unused_limits(self, model: str, scheme: AnyScheme, outputs: int) -> str:
-        """Return the key of limits in a model's entry that are for an output beyond the number that
-        the model has, or "" if there are none."""
-        entry, usual = self.find_entry(model), self.schemes.get(scheme.base)
-        for name in (scheme.value, scheme.base.value):
-            limited = entry.limits.get(name, Limits()).outputs.keys()
-            for output in limited - (usual.outputs.keys() if usual else set()):
-                if int(output) >= outputs:
-                    return f"models.{model}.limits.{name}.outputs.{output}"
-        return ""
+    def find_unused_limits(
+        self, model: str, scheme: AnyScheme, outputs: Sequence[TensorInfo]
+    ) -> Iterator[UsageError]:
+        """Yield an error for each limit in a model's entry that has no effect: it is for an output
+        beyond those that the model has, or for integers if all outputs that it is for are
+        floating-point numbers, or the reverse."""
+        entry, usual = self.find_entry(model), self.schemes.get(scheme.base, Limits())
+        for name in dict.fromkeys((scheme.value, scheme.base.value)):
+            limits = entry.limits.get(name, Limits())
+            key = f"models.{model}.limits.{name}"
+            yield from _find_other_kind(key, limits, usual, outputs)
+            for output in sorted(limits.outputs.keys() - usual.outputs.keys(), key=int):
+                table = f"{key}.outputs.{output}"
+                if int(output) >= len(outputs):
+                    yield UsageError(
+                        f"{table}: the model's last output is number {len(outputs) - 1}",
+                        why="outputs are counted from 0, so these limits have no effect",
+                        fix="correct the number, or remove the table",
+                    )
+                else:
+                    limited = [outputs[int(output)]]
+                    yield from _find_other_kind(table, limits.outputs[output], Limits(), limited)
 
     def describe_limits(self, specs: Iterable[CaseSpec]) -> tuple[Threshold, ...]:
         """Return the limits of the cases, without duplicates."""
@@ -326,17 +340,21 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
             why="it is not a file",
             fix="pass an existing file to --policy; `qnn-ci init --policy-only` writes one",
         )
-    overrides = 0  # rows of the user's own, which come before those of the default policy
+    # Rows of the user's own, which come before those of the default policy
+    overrides = unsupported = 0
 
     def extend(user_table: dict[str, Any]) -> dict[str, Any]:
-        nonlocal overrides
-        rows = user_table.get("override")
-        overrides = len(rows) if isinstance(rows, list) else 0
+        nonlocal overrides, unsupported
+        overrides, unsupported = (
+            len(rows) if isinstance(rows := user_table.get(name), list) else 0
+            for name in ("override", "unsupported")
+        )
         return extend_default(user_table, lane)
 
     policy = read_toml(path.name, EmulatorPolicy, path.parent, prepare=extend)
     try:
         check_tables(policy, policy.override[:overrides])
+        check_unsupported(policy.unsupported[:unsupported], policy.models)
         tuple(list_device_runtimes(policy.runtimes))
         check_suite(policy)
         check_budget(policy)
@@ -346,6 +364,50 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
     except UsageError as error:
         raise ManifestError(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
     return msgspec.structs.replace(policy, models=models)
+
+
+GLOB_OR_PATH = re.compile(r"[*?\[./:]")
+OF_INTEGERS = frozenset({"min_equal", "min_equal_quantized"})
+
+
+def _find_other_kind(
+    key: str, limits: OutputLimits, usual: OutputLimits, outputs: Sequence[TensorInfo]
+) -> Iterator[UsageError]:
+    """Yield the limits, besides the usual ones, that are for another kind of numbers than all of
+    these outputs have."""
+    are_float = {info.dtype.startswith("float") for info in outputs}
+    for name, limit in limits.stated_limits.items():
+        is_for_float = name not in OF_INTEGERS
+        if are_float == {not is_for_float} and usual.stated_limits.get(name) != limit:
+            kind = "integers or booleans" if is_for_float else "floating-point numbers"
+            yield UsageError(
+                f"{key}.{name} has no effect",
+                why=f"the outputs that it is for are {kind}",
+                fix="remove it",
+            )
+
+
+def check_unsupported(rows: Sequence[Unsupported], models: Mapping[str, ModelEntry]) -> None:
+    """Raise UsageError for a row of [[unsupported]] that covers no case: one of its globs matches
+    no scheme or SoC, or is a plain name that no model has."""
+    mixtures = [name for entry in models.values() for name in entry.mixtures]
+    for row in rows:
+        for key, globs, names in (
+            ("schemes", row.schemes, [*(scheme.value for scheme in Scheme), *mixtures]),
+            ("socs", row.socs, [*read_all_socs()]),
+            ("models", row.models, [*OWN_MODELS, *models]),
+        ):
+            for glob in globs:
+                # A file may be passed with --model, whatever it is called.
+                is_open = key == "models" and bool(GLOB_OR_PATH.search(glob))
+                if is_open or any(fnmatchcase(name, glob) for name in names):
+                    continue
+                near = difflib.get_close_matches(glob, names, n=1)
+                raise UsageError(
+                    f"{glob} in {key} of a row of [[unsupported]] matches nothing",
+                    why=f"the nearest of them is {near[0]}" if near else "the row has no effect",
+                    fix=f"use a glob that matches one of {key}, or leave the row out",
+                )
 
 
 def check_tables(policy: EmulatorPolicy, overrides: Sequence[Override]) -> None:

@@ -21,7 +21,7 @@ LOCKED = frozenset({"store", "downloads"})
 
 # The options of each action.
 OPTIONS = {
-    "info": ("dry_run",),  # has no effect, and was always accepted
+    "info": (),
     "clean": ("dry_run",),
     "gc": ("dry_run", "downloads"),
     "key": ("private", "github"),

@@ -11,6 +11,7 @@ import pytest
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.models.schemes import Scheme
+from ci.models.tensors import TensorInfo
 from ci.models.user_models import Source
 from ci.report.schema import Budget
 from provisioning.errors import ManifestError
@@ -219,3 +220,67 @@ def test_schemes_budget_overrides_the_models_which_overrides_the_defaults(reposi
     assert policy.limits_of("net", Scheme.A8W8).budget == net_budget.merge(narrow)
     assert policy.budget_of("net", Scheme.FP16) == Budget(spill_bytes=0, operators=operators)
     assert policy.for_backend(Backend.LPAI).limits_of("net", Scheme.A8W8).budget == common
+
+
+UNSUPPORTED = """
+[[unsupported]]
+{} = ["{}"]
+pattern = "x"
+reason = "r"
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "glob", "why"),
+    [
+        ("schemes", "8a8", "the nearest of them is 8a8w"),
+        ("socs", "SM8[67]5", ""),
+        ("socs", "sm8650", ""),
+        ("models", "nett", "the nearest of them is net"),
+        ("models", "net", None),
+        ("models", "mlp", None),
+        ("models", "file-of-another-run.onnx", None),
+        ("models", "*", None),
+        ("schemes", "mixed", None),
+        ("schemes", "u8*", None),  # of ONNX models, in the policy of all lanes
+        ("socs", "SA8255", None),
+    ],
+)
+def test_a_row_of_refusals_that_covers_nothing_is_refused(
+    repository: Path, key: str, glob: str, why: str | None
+) -> None:
+    mixture = (
+        '[models.net.mixtures.mixed]\nbase = "8a8w"\nparts = [{ op = "x", scheme = "16a8w" }]\n'
+    )
+    text = f"{WHOLE}{mixture}{UNSUPPORTED.format(key, glob)}".replace(
+        '["8a8w", "fp16"]', '["8a8w", "fp16", "mixed"]'
+    )
+    if why is None:
+        assert read(repository, text).unsupported[0].reason == "r"
+        return
+    with pytest.raises(ManifestError, match=r"in \[?\w+.* matches nothing") as caught:
+        read(repository, text)
+    assert why in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("limits", "dtypes", "errors"),
+    [
+        ("min_equal = 0.8", "int64 float32", []),
+        ("min_equal = 0.8", "float32 float16", ["8a8w.min_equal has no effect"]),
+        ("max_abs = 1.0", "int64 bool", ["8a8w.max_abs has no effect"]),
+        ("max_abs = 1.0", "float16", []),
+        ("outputs.1.min_equal = 0.9", "int64 float32", ["8a8w.outputs.1.min_equal has no effect"]),
+        ("outputs.1.min_equal = 0.9", "float32 int64", []),
+        ("outputs.2.max_abs = 1.0", "int64 float32", ["8a8w.outputs.2: the model's last output"]),
+    ],
+)
+def test_limits_for_other_outputs_than_the_model_has_are_errors(
+    repository: Path, limits: str, dtypes: str, errors: list[str]
+) -> None:
+    policy = read(repository, WHOLE.replace("max_abs = 0.5", limits))
+    outputs = [TensorInfo(dtype, (1, 2)) for dtype in dtypes.split()]
+    found = [error.what for error in policy.find_unused_limits("net", Scheme.A8W8, outputs)]
+    assert len(found) == len(errors)
+    for what, start in zip(found, errors, strict=True):
+        assert what.startswith(f"models.net.limits.{start}")
