@@ -162,6 +162,13 @@ def make_windows() -> bytes:
     return finish(net, x, net.call("RESHAPE", (moved, flat), (4, 16, 4), "ReshapeOptions"))
 
 
+def make_running_sum() -> bytes:
+    net, shape = Net(), (1, 12, 4)
+    x = net.add_tensor(shape, "x")
+    axis = net.add_constant(np.array(1, np.int32))
+    return finish(net, x, net.call("CUMSUM", (x, axis), shape, "CumsumOptions"))
+
+
 class Row(NamedTuple):
     """A rewrite of a model, and the operators of the rewritten file."""
 
@@ -190,6 +197,10 @@ CHANGED = {
     "silu-by-tanh": Row("silu-by-tanh", make_silu, "FULLY_CONNECTED MUL TANH MUL ADD"),
     "scale-log-floor": Row(
         "scale-log-floor", make_floor, "MINIMUM MUL MUL MAXIMUM LOG MAXIMUM LOG ADD ADD"
+    ),
+    "raise-log-floor": Row("raise-log-floor", make_floor, "MAXIMUM LOG"),
+    "multiply-cumulative": Row(
+        "multiply-cumulative", make_running_sum, "TRANSPOSE BATCH_MATMUL TRANSPOSE"
     ),
     "lower-rank": Row("lower-rank", make_windows, "RESHAPE TRANSPOSE RESHAPE"),
 }
