@@ -186,3 +186,33 @@ def norm_of_one_and_weight() -> Made:
             "out": nn.Linear(32, 32),
         },
     )
+
+
+def compare_boxes(block: Any, x: Tensor) -> Tensor:
+    boxes = torch.sigmoid(block.boxes(x)) * 300
+    first, last = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
+    begins = torch.maximum(first[:, :, None], first[:, None])
+    ends = torch.minimum(last[:, :, None], last[:, None])
+    shared_sides = (ends - begins).clamp(min=0)
+    shared = shared_sides[..., 0] * shared_sides[..., 1]
+    areas = boxes[..., 2] * boxes[..., 3]
+    return shared / (areas[:, :, None] + areas[:, None] - shared + 1e-7)
+
+
+def overlaps() -> Made:
+    """The overlaps of boxes in pixels, whose areas float16 does not hold."""
+    return build(compare_boxes, (1, 20, 24), parts=lambda: {"boxes": nn.Linear(24, 4)})
+
+
+def run_cell(block: Any, x: Tensor, hidden: Tensor, state: Tensor) -> Tensor:
+    for step in range(3):
+        gates = block.gates(torch.cat([x[:, step], hidden], -1))
+        enters, new, stays, leaves = gates.chunk(4, -1)
+        state = torch.sigmoid(stays + 1) * state + torch.sigmoid(enters) * torch.tanh(new)
+        hidden = torch.sigmoid(leaves) * torch.tanh(state)
+    return state
+
+
+def cell() -> Made:
+    """Three steps of an LSTM, written out with one layer."""
+    return build(run_cell, (2, 3, 16), (2, 24), (2, 24), parts=lambda: {"gates": nn.Linear(40, 96)})
