@@ -31,11 +31,11 @@ PROMPT, TEXT = " Ben has a", "' Ben has a blue boat. The boat sails far.'"
 Call = Callable[..., tuple[int, str, dict[str, Any]]]
 
 
-def run_python(place: Path, *words: str) -> tuple[int, str]:
+def run_python(place: Path, *words: str, **variables: str) -> tuple[int, str]:
     ended = subprocess.run(
         [sys.executable, "-m", *words],
         cwd=place,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -43,10 +43,13 @@ def run_python(place: Path, *words: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
+def find_qnn() -> Path:
+    return find_library(provision_profile("litert", Progress()).root("qnn-runtime"), {})
+
+
 def make_folder(place: Path, *words: str) -> Path:
-    library = find_library(provision_profile("litert", Progress()).root("qnn-runtime"), {})
     module = "tests.build.genie_decoder"
-    code, output = run_python(place, module, "folder", str(library), *words)
+    code, output = run_python(place, module, "folder", str(find_qnn()), *words)
     assert code == ExitCode.OK, output
     return place / "folder"
 
@@ -74,6 +77,15 @@ def test_a_folder_in_two_parts_runs_on_the_emulator(tmp_path: Path, call: Call) 
     assert "top-1 100%" in output
     assert len(report["controls"]) == 4
     assert all(control["rejected"] for control in report["controls"])
+    # libGenie itself, on the same emulator, generates the same text.
+    libraries = str(find_qnn().parent)
+    variables = {"LD_LIBRARY_PATH": libraries, "MALLOC_PERTURB_": "255"}
+    words = ("tests.stand_ins.genie_query", libraries, PROMPT)
+    code, output = run_python(folder, *words, **variables)
+    assert TEXT.strip("'").removeprefix(PROMPT) in output.splitlines(), output
+    code, output = run_python(tmp_path, "ci", "inspect", "folder", "--soc", "SM8650")
+    assert code == ExitCode.OK
+    assert "are the same part in separate files" in " ".join(output.split())
     config = json.loads((folder / "genie_config.json").read_text())
     config["dialog"]["engine"]["model"]["positional-encoding"]["rope-theta"] = 20
     (folder / "genie_config.json").write_text(json.dumps(config))
@@ -84,6 +96,8 @@ def test_a_folder_in_two_parts_runs_on_the_emulator(tmp_path: Path, call: Call) 
 
 def test_shared_weights_run_from_the_models_of_the_graphs(tmp_path: Path, call: Call) -> None:
     folder = make_folder(tmp_path, "--shared", "--models")
+    code, output = run_python(tmp_path, "ci", "inspect", "folder", "--soc", "SM8650", "--strict")
+    assert code == ExitCode.OK, output
     code, output, _ = call()
     assert code == ExitCode.OK, output
     assert TEXT in " ".join(output.split())
