@@ -392,3 +392,20 @@ def test_an_unreadable_directory_of_an_app_is_skipped_with_a_message(tmp_path: P
     finally:
         closed.chmod(0o755)
     assert ([unit.name for unit in units], skipped) == (["lib"], [closed])
+
+
+def test_an_app_has_the_packages_of_modules_and_of_a_bundle_of_the_catalog(tmp_path: Path) -> None:
+    catalog = """[libraries]
+runtime = { group = "com.qualcomm.qti", name = "qnn-runtime", version = { strictly = "2.37.1" } }
+[bundles]
+npu = ["runtime"]
+"""
+    files = {
+        "settings.gradle": "include ':app', ':npu'",
+        "gradle/libs.versions.toml": catalog,
+        "app/build.gradle": "id 'com.android.application'\nimplementation project(':npu')",
+        "npu/build.gradle": "api libs.bundles.npu",
+    }
+    (unit,) = read(write_files(tmp_path / "shop", files), tmp_path / "scratch")
+    assert unit.gradle
+    assert unit.gradle.packages == ("com.qualcomm.qti:qnn-runtime:2.37.1",)
