@@ -320,6 +320,8 @@ class Reasons:
             if not is_accuracy:
                 advice += advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
             return advice
+        if self.diagnosis and finding.question is self.diagnosed is Question.LOWERED:
+            advice += advise_on_diagnosis(self.diagnosis)  # unknown, with what was tried
         return doubt(advice) if is_accuracy else advice
 
     def advise_by_rules(self, finding: Finding, log: str) -> Advice:

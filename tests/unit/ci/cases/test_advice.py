@@ -293,13 +293,17 @@ def test_experiments_decide_which_known_fault_is_the_cause(
     [
         ((CURES_NORM,), (), Certainty.PROVEN),
         ((), (), Certainty.KNOWN),  # its pattern, and that the model is refused
-        ((), (Tried((CURES_NORM,), Result(failure="refused", is_refused=True)),), None),
+        (
+            (),
+            (Tried((CURES_NORM,), Result(failure="refused", is_refused=True)),),
+            Certainty.UNKNOWN,
+        ),
     ],
 )
 def test_experiments_decide_which_known_fault_is_the_cause_of_a_refusal(
     cure: tuple[RemedyChoice, ...],
     tried: tuple[Tried, ...],
-    certainty: Certainty | None,
+    certainty: Certainty,
     tmp_path: Path,
 ) -> None:
     refused = Result(failure="refused: error 1002")
@@ -307,7 +311,7 @@ def test_experiments_decide_which_known_fault_is_the_cause_of_a_refusal(
     probes = SimpleNamespace(diagnose=lambda *_: diagnosis)
     judge_case = judge_norm(tmp_path, is_scheme=False, probes=probes)
     (finding,) = judge_case.refuse(NOT_LOWERED.find("x"), "").case.judgement.findings
-    assert [cause.certainty for cause in finding.causes] == [certainty] * bool(certainty)
+    assert [cause.certainty for cause in finding.causes] == [certainty]
     assert [remedy.rewrites for remedy in finding.remedies if remedy.rewrites] == (
         [("scale",)] if cure else []
     )
