@@ -311,6 +311,7 @@ ROWS = (
     Row("upgrade-report", "worse", slow=60),
     # -- a team's repository --
     Row("init --workflow-only", "qnn.yml", before=("qnn-ci init --policy-only",)),
+    Row("init --model net.tflite", "wrote ... qnn.toml", before=(readers.tflite_net,)),
     Row("qnn-ci init", "wrote ... qnn.toml", daily_in=JOURNEYS),
     Row(
         "qnn-ci test-emulator --policy qnn.toml --base",
