@@ -170,24 +170,6 @@ def grouped_attention() -> Made:
     )
 
 
-def norm_by_root(block: Any, x: Tensor) -> Tensor:
-    normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * (1 + block.weight)
-    result: Tensor = block.out(normed)
-    return result
-
-
-def norm_of_one_and_weight() -> Made:
-    """An RMS norm whose weight is stored less one, as Gemma stores it."""
-    return build(
-        norm_by_root,
-        (1, 10, 32),
-        parts=lambda: {
-            "weight": nn.Parameter(torch.randn(32) * 0.1),
-            "out": nn.Linear(32, 32),
-        },
-    )
-
-
 def compare_boxes(block: Any, x: Tensor) -> Tensor:
     boxes = torch.sigmoid(block.boxes(x)) * 300
     first, last = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2

@@ -79,7 +79,8 @@ def test_no_cause_that_is_named_is_wrong(lane: str, tmp_path: Path) -> None:
     pytest.importorskip(LANES[lane], reason=f"{LANES[lane]} is not installed in this environment")
     rows = [row for row in read_truths() if row.lane == lane]
     rows = [row for row in rows if FOLDER or row.model.startswith(OURS)]
-    assert rows
+    if not rows:
+        pytest.skip("QNN_CI_TRUE_CAUSES is not set, and this repository has no model for the lane")
     text = 'extends = "default"\n'
     for number, row in enumerate(rows):
         path = (ROOT if row.model.startswith(OURS) else Path(FOLDER).resolve()) / row.model
