@@ -272,7 +272,7 @@ def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_pat
         ("qnn_ci", ("localise", "--model", "net.tflite"), "litert"),
         ("qnn_ci", ("localise", "--model", "net.onnx"), "onnx"),
         ("qnn_ci", ("localise", "--model", "a.onnx", "--model", "b.tflite"), "lowering"),
-        ("mend", ("--model", "net.tflite"), "lowering"),
+        ("mend", ("--model", "net.tflite"), "litert"),
         ("qnn_ci", ("test-llm", "--help"), "core"),
         (
             "qnn_ci",
