@@ -160,12 +160,12 @@ class Finding(Struct, frozen=True, kw_only=True):
     its result. ``right`` describes variations of the graph that are right, and ``also_wrong`` those
     that are not. The result is the same with ``failed`` of the ``repeats`` other seeds.
     ``suspects`` is the number of suspects with this result and these operators. ``known`` is the
-    name of its cause: of a known fault, or of the rewrites of ci.mend that make the graph right. It
-    is empty if the cause is new. ``cause`` is what experiments show of the cause, in words, and
-    ``mended_by`` are all rewrites with which the graph is right. ``seconds`` is the time from the
-    start of the search until the fault was found. ``block`` names the block and the size class from
-    which the graph comes; it is empty for a random graph. ``shrunk`` is false if a smaller graph
-    may have the fault, because there was no time to try."""
+    name of the known fault that is its cause; it is empty if the cause is new. ``cause`` is what
+    experiments show of the cause, in words, and ``mended_by`` are all rewrites with which the graph
+    is right. ``seconds`` is the time from the start of the search until the fault was found.
+    ``block`` names the block and the size class from which the graph comes; it is empty for a
+    random graph. ``shrunk`` is false if a smaller graph may have the fault, because there was no
+    time to try."""
 
     graph: str
     end: str

@@ -446,12 +446,10 @@ def is_tried(result: Result | None) -> bool:
 
 def name_cause(diagnosis: Diagnosis, fault: str) -> str:
     """Return the name of the known cause of a red graph that has the pattern of a known ``fault``:
-    the fault, unless experiments exclude it, or the rewrites that make the graph right. It is empty
-    if the cause is new."""
+    the fault, unless experiments exclude it. It is empty if the cause is new. A rewrite that makes
+    the graph right without the pattern of its fault shows a cause that no row describes yet."""
     cures = {name for remedy in diagnosis.cure for name in remedy.cures}
-    if fault and (fault in cures or not diagnosis.excludes(fault)):
-        return fault
-    return " and ".join(remedy.name for remedy in diagnosis.cure)
+    return fault if fault in cures or not diagnosis.excludes(fault) else ""
 
 
 def describe_cause(diagnosis: Diagnosis) -> str:

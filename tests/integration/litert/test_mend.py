@@ -17,9 +17,10 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in
 from ci.graphs.litert_file import list_entries, read_model
 from ci.graphs.litert_session import Reference
 from ci.litert.suite import Net, make_model
+from tests.build.pinned_qnn import NEEDS_PINNED_QNN
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.emulator
+pytestmark = NEEDS_PINNED_QNN
 PADS = np.array([[0, 0], [2, 2], [2, 2], [0, 0]], np.int32)
 
 

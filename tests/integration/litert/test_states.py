@@ -17,9 +17,10 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
 from tests.build.litert_states import STEPS, draw_steps, make_decoder, make_gru, make_lstm
+from tests.build.pinned_qnn import NEEDS_PINNED_QNN
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.emulator
+pytestmark = NEEDS_PINNED_QNN
 MODELS = {"decoder": make_decoder, "gru": make_gru, "lstm": make_lstm}
 # A sitecustomize.py with which each step of a program begins with the first state. Workers start
 # from a fresh Python, so that nothing else reaches them.

@@ -215,7 +215,7 @@ def cured_by(*names: str) -> Callable[[Item, int], str]:
         # The remedy of the fault makes the graph right: it is the cause.
         (cured_by("cure"), [OTHER, CURE], True, None),
         # It does not: the fault has the pattern only, and what the graph has is new, with what was
-        # tried, or is what another rewrite cures.
+        # tried or with what cures it.
         (
             find_planted,
             [OTHER, CURE],
@@ -231,7 +231,7 @@ def cured_by(*names: str) -> Callable[[Item, int], str]:
             [OTHER, CURE],
             False,
             (
-                "other",
+                "",
                 "the sum is fused (proven: the model has 2.0 dB, and 61.0 dB with other)",
                 ("other",),
             ),
