@@ -43,7 +43,7 @@ SCHEMES = {
 RED = {
     "ssd_joined 8a8w": "not quantized well: ",
     "mobilevit 8a8w": "aten.view_copy.default: [4294967295] has incorr",
-    "router fp16": "fix: cast them directly after the operator: indices.to(torch.int32)",
+    "router fp16": "try: cast them directly after the operator: indices.to(torch.int32)",
     "gru_cell 16a8w": "not faithful: output 0: ",
 }
 CASES = [
