@@ -442,6 +442,7 @@ ROWS = (
     Row("sign_skel$|qnn-ci sign$", "no library to sign is selected", 2),
     Row("sign_skel .*--dry-run", "libQnnLpaiSkel.so", before=SIGNER),
     Row("sign_skel", "signed and verified", before=SIGNER),
+    Row("sign --verify$", "no library to verify", 2),
     Row(
         "sign --verify",
         "proven",
@@ -457,6 +458,7 @@ ROWS = (
     Row("report shard-1", "3 passed", before=(readers.two_shards,)),
     Row("report --schema", '"$schema"'),
     Row("report --trend", "1 report", before=(readers.report,)),
+    Row("qnn-ci report .*--json", '"judgement"', before=(readers.report,)),
     Row("qnn-ci report", "1 passed", before=(readers.report,)),
     Row("verify-evidence", "passed ... case: mlp 8a8w SM8650", before=(readers.evidence,), slow=3),
     # -- parity --
