@@ -224,9 +224,9 @@ class _Presented:
         for node in graph.nodes:
             nodes += self._present(node)
         padding = {(place,) for places in self.spans.values() for place in places[:-1]}
-        kept = [node for node in nodes if self.spans.get(node.name) not in padding]
+        computing_nodes = [node for node in nodes if self.spans.get(node.name) not in padding]
         self.graph = Graph(
-            kept,
+            computing_nodes,
             graph.outputs,
             self.shapes,
             graph.constants,
@@ -371,8 +371,8 @@ class _Presented:
                 total = max((size - 1) * step + reach - length, 0)
                 begin = total // 2 if options.padding == SAME else 0
                 beyond = length + begin - ((size - 1) * step + reach)
-                end, rest = max(-beyond, 0), max(beyond, 0)
-                extra.append(rest)
+                end, unused_length = max(-beyond, 0), max(beyond, 0)
+                extra.append(unused_length)
             elif options.padding == SAME:
                 total = max((math.ceil(size / step) - 1) * step + reach - size, 0)
                 begin, end = total // 2, total - total // 2
@@ -602,10 +602,10 @@ def _drop_unused(model: Any, subgraph: Any) -> Any:
     for operator in subgraph.operators:
         used.update(list_numbers(operator.inputs), list_numbers(operator.outputs))
         operator.intermediates = None
-    kept = sorted(number for number in used if number >= 0)
-    places = {number: place for place, number in enumerate(kept)}
+    used_tensors = sorted(number for number in used if number >= 0)
+    places = {number: place for place, number in enumerate(used_tensors)}
     places[-1] = -1
-    subgraph.tensors = [subgraph.tensors[number] for number in kept]
+    subgraph.tensors = [subgraph.tensors[number] for number in used_tensors]
     for operator in subgraph.operators:
         for ports in ("inputs", "outputs"):
             numbers = [places[number] for number in list_numbers(getattr(operator, ports))]

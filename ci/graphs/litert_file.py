@@ -211,9 +211,9 @@ class Carried:
         """Return the outputs of the entry. ``run`` takes and returns those of its subgraph, with
         the states, in their order."""
         entry = self.entry
-        given = dict(zip(entry.inputs, inputs, strict=True))
-        given |= {s.read: value for s, value in zip(entry.states, self.values, strict=True)}
-        results = run([given[number] for number in self.inputs])
+        values_read = dict(zip(entry.inputs, inputs, strict=True))
+        values_read |= {s.read: value for s, value in zip(entry.states, self.values, strict=True)}
+        results = run([values_read[number] for number in self.inputs])
         by_number = dict(zip(self.outputs, results, strict=True))
         self.keep([by_number[state.write] for state in entry.states])
         return [by_number[number] for number in entry.outputs]

@@ -213,8 +213,8 @@ class _Exposing:
                         f"{PREFIX}{variable}", start.dtype.name, start.shape
                     )
                     result = self.subgraph.tensors[int(operator.outputs[0])]
-                    own = self.subgraph.tensors[values[variable]]
-                    own.quantization = result.quantization
+                    state_tensor = self.subgraph.tensors[values[variable]]
+                    state_tensor.quantization = result.quantization
                 replaced[int(operator.outputs[0])] = values[variable]
             elif kind == ASSIGN:
                 values[self._find_variable(handles, inputs)] = inputs[1]
@@ -280,9 +280,14 @@ class _Exposing:
         old = self._reshape(first, flat, f"{label}/state")
         feature = self._linear(source, filters, -1, (batch, count), f"{label}/features")
         column = self._reshape(feature, (batch, count, 1), f"{label}/column")
-        rest = self._slice(old, (0, 0, 1), (batch, count, memory - 1), f"{label}/rest")
+        newest_columns = self._slice(old, (0, 0, 1), (batch, count, memory - 1), f"{label}/rest")
         joined = self._call(
-            "CONCATENATION", [rest, column], flat, f"{label}/joined", "ConcatenationOptions", axis=2
+            "CONCATENATION",
+            [newest_columns, column],
+            flat,
+            f"{label}/joined",
+            "ConcatenationOptions",
+            axis=2,
         )
         self._finish_state(state, self._reshape(joined, self._shape(state), f"{label}/next"))
         product = self._call("MUL", [joined, times], flat, f"{label}/product", "MulOptions")
@@ -329,9 +334,9 @@ class _Exposing:
             gates = []
             for gate in range(4):  # input, forget, cell, output
                 name = f"{text}/gate_{gate}"
-                own = self._linear(part, inputs[1 + gate], inputs[12 + gate], row, f"{name}/x")
-                kept = self._linear(hidden, inputs[5 + gate], -1, row, f"{name}/h")
-                total = self._call("ADD", [own, kept], row, f"{name}/sum", "AddOptions")
+                of_input = self._linear(part, inputs[1 + gate], inputs[12 + gate], row, f"{name}/x")
+                of_hidden = self._linear(hidden, inputs[5 + gate], -1, row, f"{name}/h")
+                total = self._call("ADD", [of_input, of_hidden], row, f"{name}/sum", "AddOptions")
                 if gate == 2:
                     gates.append(self._activate(total, activation, row, name))
                 else:
