@@ -71,14 +71,14 @@ class Device:
         longer than ``most_bytes``, and StoreError if the device has too little space.
         """
         # The script's exit code is printed, because that of the client can also be about the
-        # connection: adb's is 0 if it lost the connection before the script began.
+        # connection: adb's is 0 if it lost the connection before any output arrived.
         command = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
         limits: dict[str, Any] = {"timeout_s": timeout_s, "most_bytes": most_bytes}
         limits["most_messages"] = MESSAGE_BYTES
         ended = run_streams([*self.client, command], data=data, **limits)
         if ended.is_good and not (ended.stdout or ended.stderr):
-            # adb lost the connection before the script began, for example because its server was
-            # killed. So the script can be run again.
+            # adb lost the connection before the first output arrived, for example because its
+            # server was killed. The script may have begun, so each can be run twice.
             ended = run_streams([*self.client, command], data=data, **limits)
         # The last one counts: the script itself may print text in this form.
         marks = ENDED.findall(ended.stderr)

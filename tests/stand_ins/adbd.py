@@ -65,6 +65,12 @@ class Phone:
         return re.sub(r"(?<![\w./-])/data/", f"{self.root}/data/", text)
 
     def go_down(self) -> None:
+        # adb's client cannot tell a script that has not begun from one whose first output is lost:
+        # a test must not depend on which of the two it was.
+        for link in self.links:
+            for stream in list(link.streams.values()):
+                if isinstance(stream, Shell):
+                    stream.has_answered.wait()
         self.is_down = True
         for group in self.groups:
             with contextlib.suppress(ProcessLookupError):
@@ -182,6 +188,7 @@ class Shell(Stream):
     def __init__(self, link: Link, local: int, remote: int, script: str) -> None:
         super().__init__(link, local, remote)
         self.buffer = b""
+        self.has_answered = threading.Event()  # the client has the first output, or has gone
         environment = {
             "PATH": f"{link.root}/bin:/usr/bin:/bin",
             "HOME": str(link.root),
@@ -213,6 +220,7 @@ class Shell(Stream):
         try:
             while data := os.read(stream.fileno(), 1 << 16):  # type: ignore[attr-defined]
                 self.write(kind, data)
+                self.has_answered.set()
         except OSError:
             pass
 
@@ -222,6 +230,7 @@ class Shell(Stream):
         code = self.process.wait()
         with contextlib.suppress(OSError):
             self.write(EXIT, bytes([code if code >= 0 else 128 - code]))
+        self.has_answered.set()
         self.end()
 
     def feed(self, data: bytes) -> None:
@@ -244,6 +253,7 @@ class Shell(Stream):
         """As a phone does when the client goes: its shell gets SIGHUP and no more input, what it
         started stays."""
         self.ready.release(1 << 20)
+        self.has_answered.set()
         if self.process.stdin:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()

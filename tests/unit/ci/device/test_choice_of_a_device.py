@@ -350,6 +350,23 @@ def test_cleaning_a_device_removes_only_files_of_this_project(
     assert {path for path in place.rglob("*") if path.is_file()} == {place / name for name in left}
 
 
+def test_a_push_whose_first_run_began_but_lost_its_output_is_sent_again(tmp_path: Path) -> None:
+    # As adb's client does when the link breaks: exit code 0 without output. The script has begun.
+    client = f"""if [ ! -e '{tmp_path}/lost' ] && [ -n "$(echo "$1" | grep 'tar -x')" ]; then
+        touch '{tmp_path}/lost'; sh -c "$1" > /dev/null 2>&1 < /dev/null; exit 0
+    fi
+    exec sh -c "$1" """
+    device = Device("adb:a", ("sh", "-c", client, "sh"), str(tmp_path / "place"))
+    file = tmp_path / "runner"
+    file.write_bytes(b"the bytes")
+    target = tmp_path / "place"
+    assert device.push(str(target), {"runner": file}, {"runner": hash_file(file)}) == 9
+    assert (tmp_path / "lost").exists()
+    assert (target / "runner").read_bytes() == b"the bytes"
+    assert device.list_digests(str(target)) == {"runner": hash_file(file)}
+    assert [path.name for path in target.iterdir()] == ["runner"]
+
+
 LOST = '[ -e "$LOST" ] && exec sleep 600; touch "$LOST"'
 
 
