@@ -126,7 +126,8 @@ def compile_litert(
         raise describe_untaken(source.model, error) from error
     staging.directory.with_name(COMPILED).rename(program / COMPILED)
     compiled = CompiledModel(program / COMPILED)
-    contexts = check_target(compiled, spec.soc, is_shipped=not (spec.layers or is_part))
+    is_shipped = not (spec.layers or is_part)
+    contexts = check_target(compiled, spec.soc, is_shipped=is_shipped, source=source.model)
     delegation, operators = count_operators(source.model, compiled, result)
     footprint = make_footprint(
         program_bytes=(program / COMPILED).stat().st_size,

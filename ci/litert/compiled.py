@@ -20,6 +20,7 @@ from ci.graphs.litert_file import (
     name_tensor,
     read_model,
 )
+from ci.report.text import name_some
 from provisioning.doctor.survey import litert
 from provisioning.doctor.survey.context_binaries import ContextBinary, parse_context_binary
 from provisioning.doctor.survey.programs import Program
@@ -135,14 +136,15 @@ def clean_name(name: str) -> str:
 
 
 def check_target(
-    compiled: CompiledModel, soc: str, *, is_shipped: bool = True
+    compiled: CompiledModel, soc: str, *, is_shipped: bool = True, source: Any = None
 ) -> tuple[ContextBinary, ...]:
     """Return the context binaries of a compiled file, after checking that each is for ``soc`` and
-    has the graphs and the tensors that its operators name; in their order, too, unless the file is
-    not ``is_shipped`` and runs here only.
+    has the graphs and the tensors that its operators name; no others, and in their order, too,
+    unless the file is not ``is_shipped`` and runs here only. ``source`` is the model that was
+    compiled, if it is known: an error then names its operators.
 
     Raises UnfitError for another SoC: the emulator runs it nevertheless. Raises FailedError if a
-    context is damaged, belongs to another model, or has its tensors in another order.
+    context is damaged, belongs to another model, or has other tensors or another order of them.
     """
     required = find_any_soc(soc)
     contexts: dict[tuple[int, int], ContextBinary] = {}
@@ -166,7 +168,7 @@ def check_target(
                 why="the emulator runs it nevertheless, but a device of another SoC refuses it",
                 fix=f"compile the model for {soc}",
             )
-        check_tensors(compiled, number, step, context, in_order=is_shipped)
+        check_tensors(compiled, number, step, context, in_order=is_shipped, source=source)
     stamped = compiled.program.compiled_for.rpartition(" ")[2]
     if stamped and stamped.upper() != soc.upper():
         raise UnfitError(
@@ -217,9 +219,11 @@ def check_tensors(
     context: ContextBinary,
     *,
     in_order: bool,
+    source: Any = None,
 ) -> None:
     """Raise FailedError if a context is not that of its operator, or, with ``in_order``, if its
-    tensors have another order. A context whose graphs cannot be listed is not checked."""
+    tensors have another order or it returns further ones. A context whose graphs cannot be listed
+    is not checked."""
     if not context.graphs:
         return
     graph = next((graph for graph in context.graphs if graph.name == step.name), None)
@@ -233,6 +237,11 @@ def check_tensors(
         names_in_file = [name[:MAX_TEXT] for name in compiled.name_tensors(subgraph, numbers)]
         names = [clean_name(spec.name) for spec in specs]
         why = f"its tensors are {', '.join(names)}, but the file's are {', '.join(names_in_file)}"
+        unread = sorted({*names} - {*names_in_file})
+        if unread and numbers is step.outputs and len(names) == len(unread) + len(names_in_file):
+            names = [name for name in names if name in names_in_file]
+            if in_order and sorted(names) == sorted(names_in_file):
+                raise describe_unread(step, unread, source)
         if sorted(names) != sorted(names_in_file):
             raise FailedError(other_model, why=why, fix="compile the model again")
         if in_order and names != names_in_file:
@@ -242,3 +251,24 @@ def check_tensors(
                 " (the emulator binds them by their names)",
                 fix="let the model return its results in the order in which it computes them",
             )
+
+
+def describe_unread(step: PartitionStep, unread: Sequence[str], source: Any) -> FailedError:
+    """Return the error for a context that also returns results that no operator reads."""
+    makers = [
+        name_operator(source, operator)
+        for subgraph in (source.subgraphs if source else ())
+        for operator in subgraph.operators or ()
+        for number in list_numbers(operator.outputs)
+        if clean_name(name_tensor(subgraph, number))[:MAX_TEXT] in unread
+    ]
+    made_by = f" of {' and '.join(dict.fromkeys(makers))}" if makers else ""
+    return FailedError(
+        f"{step.name} returns {name_some(unread, 3)}{made_by} to LiteRT, which expects fewer"
+        " results",
+        why="LiteRT's plugin makes each result that no operator reads an output of QNN's graph, but"
+        " not of the file: LiteRT on a device binds outputs by their places, so that outputs are"
+        " exchanged, or one has no memory (the emulator binds them by their names)",
+        fix="let the model return this result, too, or compute the others with an operator that has"
+        " no such result",
+    )

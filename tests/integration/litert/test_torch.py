@@ -92,6 +92,17 @@ def branching():
     return Branching(), (draw(4, 8),)
 
 
+class Best(Net):
+    # The values of the best are not read: the plugin returns them, and the file does not
+    def forward(self, x):
+        scores = self.layer(x)
+        return torch.gather(scores, 1, torch.topk(scores, 3).indices), scores
+
+
+def best():
+    return Best(), (draw(4, 8),)
+
+
 class Unknown(Net):
     def forward(self, x):
         return torch.linalg.svdvals(x)
@@ -129,6 +140,7 @@ EXPECTED = {
     "wrong": ("failed", "litert-torch changed the model: output 0"),
     "counting": ("failed", "litert-torch changed the model: output 0"),
     "branching": ("failed", "because torch.export cannot trace it"),
+    "best": ("failed", "of TOPK_V2 to LiteRT, which expects fewer results"),
     "unknown": ("failed", "cannot convert the operator aten._linalg_svd.default"),
     "dying": ("failed", ""),
     # Experiments change the PyTorch model, and convert it anew.

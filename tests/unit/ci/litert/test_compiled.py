@@ -100,6 +100,26 @@ def test_a_context_with_its_tensors_in_another_order_runs_here_only(tmp_path: Pa
     assert "its tensors are z, y, but the file's are y, z" in raised.value.why
 
 
+def test_a_context_that_returns_an_unread_result_runs_here_only(tmp_path: Path) -> None:
+    net = Net()
+    values = net.call("TANH", (net.add_tensor((1, 4), "x"),), (1, 4))
+    net.tensors[values].name = b"top/values"
+    net.end([0], [values])
+    path = tmp_path / "compiled.tflite"
+    for results in (("top_values", "y", "z"), ("y", "z", "top_values")):
+        path.write_bytes(make_partition(*results))
+        check_target(CompiledModel(path), "SM8650", is_shipped=False)
+        for source, named in ((None, "top_values to"), (read_model(net.pack()), "of TANH to")):
+            with pytest.raises(FailedError, match=named) as raised:
+                check_target(CompiledModel(path), "SM8650", source=source)
+            assert "LiteRT's plugin makes each result that no operator reads" in raised.value.why
+    # Fewer results than the file's, or others, are those of another model.
+    for results in (("y",), ("y", "top_values"), ("y", "a", "b"), ("y", "y", "z")):
+        path.write_bytes(make_partition(*results))
+        with pytest.raises(FailedError, match="belongs to another model"):
+            check_target(CompiledModel(path), "SM8650", is_shipped=False)
+
+
 def make_ports(**ports: tuple[str, str]) -> Any:
     """A model with two inputs and two outputs per signature, in this order."""
     net = Net()
