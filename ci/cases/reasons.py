@@ -119,7 +119,8 @@ class Reasons:
                 self.facts.evidence.layers, self.facts.evidence.layer_places, part
             )
         faults = self.choose_causes(finding)
-        advice = self.advise_on_accuracy(verdict, compiled.loss, question, faults)
+        is_part = finding.id == PART.id
+        advice = self.advise_on_accuracy(verdict, compiled.loss, question, faults, is_part=is_part)
         layer = departure.layer
         if layer and not (faults and self.is_proven(question)):
             self.facts.evidence.culprit = f"wrong from {layer.label} on"
@@ -128,7 +129,7 @@ class Reasons:
         with self.facts.notes.of("the place where the model loses accuracy"):
             loss = compiled.loss
             # The loss is that of the whole output: where a part is lost, it names another layer.
-            is_whole = question in {Question.QUANTIZED, Question.PROOF} and finding.id != PART.id
+            is_whole = question in {Question.QUANTIZED, Question.PROOF} and not is_part
             if loss and loss.name and is_whole:
                 where += Advice(where=(describe_loss(loss),), places=loss.origin.places)
                 finer = find_alternatives(self.facts.spec.scheme.base).finer
@@ -142,10 +143,13 @@ class Reasons:
         loss: Loss | None,
         question: Question,
         faults: Sequence[KnownFault],
+        *,
+        is_part: bool = False,
     ) -> Advice:
         """Return what explains a finding besides the known faults: the cause that experiments
-        showed, or else that it is unknown, with what numbers and patterns make likely."""
-        numbers = join(self.find_numbers(loss, question, faults))
+        showed, or else that it is unknown, with what numbers and patterns make likely. ``is_part``
+        is whether the finding is on a part of an output."""
+        numbers = join(self.find_numbers(loss, question, faults, is_part=is_part))
         if self.diagnosis and self.is_proven(question):
             shown = advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
             return verdict.explained_advice + shown + numbers
@@ -175,7 +179,12 @@ class Reasons:
         return bool(self.diagnosis and self.diagnosis.is_proven and question is self.diagnosed)
 
     def find_numbers(
-        self, loss: Loss | None, question: Question, faults: Sequence[KnownFault]
+        self,
+        loss: Loss | None,
+        question: Question,
+        faults: Sequence[KnownFault],
+        *,
+        is_part: bool = False,
     ) -> tuple[Advice, ...]:
         """Return the causes of a lost accuracy that lie in the numbers of the model."""
         scheme = self.facts.spec.scheme
@@ -201,7 +210,9 @@ class Reasons:
         named = (*decisions, *causes, *(() if was_tried else advise_on_fusions(loss)))
         # Constants that are no weights, such as the positions of large angles, are quantized, too:
         # the numbers say more than that quantized weights lose as much.
-        if not scheme.quantized or named or self.is_proven(question):
+        # The figures are those of whole outputs: a part that the steps of its output lose was once
+        # put down to the weights, which lost the most of the whole.
+        if not scheme.quantized or named or self.is_proven(question) or is_part:
             return named
         return advise_on_rounding(loss, self.facts.evidence.figures.sqnr_db_scheme)
 
@@ -255,7 +266,10 @@ class Reasons:
         """Return the known fault that causes a finding, with all of its places: the one that
         experiments showed, or else the likeliest of those that no experiment could try."""
         faults, question = self.suspect_faults(finding), finding.question
-        diagnosis = self.diagnosis if question is self.diagnosed else None
+        # In float16, there is a single model: what was tried for one of these questions was tried
+        # for the other one.
+        is_shared = not self.facts.spec.scheme.quantized and {question, self.diagnosed} <= ACCURACY
+        diagnosis = self.diagnosis if question is self.diagnosed or is_shared else None
         if question not in ACCURACY and not (diagnosis and diagnosis.is_proven):
             return [
                 fault for fault in faults if not (diagnosis and diagnosis.excludes(fault.fault))

@@ -195,7 +195,7 @@ def judge_norm(directory: Path, *, is_scheme: bool, **values: Any) -> CaseJudge:
     )  # fmt: skip
     probes = values.pop("probes", None)
     values = {"policy": read_emulator_policy(), "find_faults": lambda *_, **__: (fault,), **values}
-    spec = CaseSpec("mlp", Scheme.A8W8, "SM8650")
+    spec = CaseSpec("mlp", values.pop("scheme", Scheme.A8W8), "SM8650")
     return make_judge(spec, make_options(**values), directory, probes)
 
 
@@ -286,6 +286,31 @@ def test_experiments_decide_which_known_fault_is_the_cause(
     assert all(words in cause.text for cause in finding.causes)
     certainty = Certainty.PROVEN if cure else Certainty.LIKELY
     assert all(cause.certainty is certainty for cause in finding.causes)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "cure", "tried", "named"),
+    [
+        (Scheme.FP16, (), (Tried((CURES_OTHERS,), WRONG_MODEL),), True),  # nothing was found out
+        # In float16, there is a single model, and what was tried was tried for both questions.
+        (Scheme.FP16, (), (Tried((CURES_NORM,), WRONG_MODEL),), False),
+        (Scheme.FP16, (CURES_OTHERS,), (), False),
+        # The quantized model is another one than its program.
+        (Scheme.A8W8, (), (Tried((CURES_NORM,), WRONG_MODEL),), True),
+    ],
+)
+def test_what_experiments_excluded_is_no_cause_of_the_finding_behind(
+    scheme: Scheme,
+    cure: tuple[RemedyChoice, ...],
+    tried: tuple[Tried, ...],
+    named: bool,
+    tmp_path: Path,
+) -> None:
+    judge_case = judge_norm(tmp_path, is_scheme=scheme is Scheme.A8W8, scheme=scheme)
+    judge_case.reasons.diagnosis = Diagnosis(WRONG_MODEL, (), cure, RIGHT_MODEL, tried=tried)
+    judge_case.reasons.diagnosed = Question.FAITHFUL
+    causes = judge_case.reasons.choose_causes(QUANTIZED_BADLY.find("17 dB"))
+    assert [fault.fault for fault in causes] == ["norm"] * named
 
 
 @pytest.mark.parametrize(
@@ -395,16 +420,20 @@ def test_a_lost_part_does_not_name_the_layer_at_which_the_whole_output_loses(
     options = make_options(policy=read_emulator_policy())
     judge_case = make_judge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path)
     verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
-    loss = Loss("stem", before_db=60.0, behind_db=30.0, weights_db=50.0)
+    # Of the whole, the weights lose the most. A part of it that is small is lost by the steps of
+    # its output: with the same weights, it was right in 16a8w.
+    loss = Loss("stem", before_db=60.0, behind_db=30.0, weights_db=17.9, output_db=26.8)
+    judge_case.facts.evidence.figures = CaseFigures(sqnr_db_scheme=17.6)
     compiled = Compiled(
         program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1), loss=loss
     )
-    places = {}
+    places, causes = {}, {}
     for kind in (QUANTIZED_BADLY, PART):
         finding = kind.find("SQNR 0.3 dB")
         explained = judge_case.reasons.explain(finding, verdict, compiled, is_traceable=True)
         places[kind.id] = any("stem" in line for line in explained.where)
-    assert places == {QUANTIZED_BADLY.id: True, PART.id: False}
+        causes[kind.id] = any("the weights" in cause.text for cause in explained.causes)
+    assert places == causes == {QUANTIZED_BADLY.id: True, PART.id: False}
 
 
 @pytest.mark.parametrize("scheme", ["16a8w", ""])
