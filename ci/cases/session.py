@@ -25,6 +25,7 @@ from ci.cases.pool import Pool
 from ci.cases.row import make_case
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Cause, Finding, Proof, Question, Remedy
+from ci.facts.kinds import INCONCLUSIVE
 from ci.models.numerics import NUMERICS
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, find_function, is_function, lacks_function
@@ -308,7 +309,9 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
         other_cases = [sibling for sibling in cases_of_model if sibling.scheme != case.scheme]
         first = add_claims(first, result.claims, other_cases)
         first = check_remedies(first, case.scheme, cases_of_model)
-        if len(cases_of_model) > 1 and first.question in OTHER_SCHEMES:
+        # A gate that accepts wrong outputs in this scheme may reject them in another one.
+        may_depend = first.question in OTHER_SCHEMES or first.id == INCONCLUSIVE.id
+        if len(cases_of_model) > 1 and may_depend:
             if passed := [
                 case_of_scheme.scheme
                 for case_of_scheme in cases_of_model

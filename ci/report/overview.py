@@ -55,8 +55,11 @@ def make_document(report: Report) -> Document:
     counts, notes = report.summary, [*report.notes]
     if report.uncompared:
         notes.append(f"not compared with the base: {report.uncompared}")
-    rejected = counts.controls - counts.controls_passed
-    notes.append(f"controls: {rejected} of {counts.controls} rejected")
+    if counts.controls:
+        rejected = counts.controls - counts.controls_passed
+        notes.append(f"controls: {rejected} of {counts.controls} rejected")
+    elif counts.failed:  # controls are made of the right outputs of a case
+        notes.append("controls: none were tried, because no case has outputs that are right")
     phases = sorted(counts.phases, key=lambda phase: phase.seconds, reverse=True)
     if phases:
         times = ", ".join(f"{phase.name} {phase.seconds:.1f}" for phase in phases[:PHASES])

@@ -24,6 +24,7 @@ from ci.facts.kinds import Kind, read_kinds
 from ci.inspect.bundle_log import BundleExplanation, LogFacts, explain_bundle
 from ci.report.filled import fill_text
 from ci.report.providers import Provider
+from ci.report.runtimes import TITLES
 from provisioning.console.command import FLAG, Outcome, nonempty_word, user_path
 from provisioning.console.progress import Progress
 from provisioning.documents import open_regular
@@ -51,8 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "with --bundle: the SoC of the phone; default: the one that the log names"
     parser.add_argument("--soc", type=nonempty_word, metavar="SOC", help=text)
     text = "with --bundle: QNN's libraries or version on the phone; default: as the log says"
-    options = ("--runtime", "--runtime-dir")
-    parser.add_argument(*options, type=nonempty_word, metavar="RUNTIME", help=text)
+    options = ("--qnn-runtime", "--runtime-dir")
+    parser.add_argument(*options, type=nonempty_word, metavar="QNN", help=text)
+    # An earlier name: for other verbs, --runtime is the runtime of a model.
+    parser.add_argument("--runtime", type=nonempty_word, help=argparse.SUPPRESS)
     parser.add_argument("--github", **FLAG, help="print the causes as GitHub annotations")
 
 
@@ -69,7 +72,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             place = "kinds" if isinstance(entry, Kind) else "findings"
             described[place].append(msgspec.to_builtins(entry))
         return Outcome("\n".join(map(render_entry, entries)), described)
-    request = BundleRequest(args.bundle, args.soc or "", args.runtime or "")
+    qnn_runtime = replace_runtime(args.runtime or "", args.qnn_runtime or "", progress)
+    request = BundleRequest(args.bundle, args.soc or "", qnn_runtime)
     request.check(len(args.files), github=args.github)
     explanations = []
     facts = LogFacts()
@@ -92,19 +96,39 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(text, data, code, exact=args.github)
 
 
+def replace_runtime(word: str, qnn_runtime: str, progress: Progress) -> str:
+    """Return where QNN's libraries are, of the values of --runtime, the old name, and of
+    --qnn-runtime. Raises UsageError if both are given, or if the old one is a model's runtime."""
+    if not word:
+        return qnn_runtime
+    if word in TITLES:
+        raise UsageError(
+            f"--runtime {word} has no effect here: the runtime is that of the bundle",
+            fix="leave it out",
+        )
+    if qnn_runtime:
+        raise UsageError(
+            f"--runtime {word} and --qnn-runtime {qnn_runtime} are both QNN's libraries",
+            fix="leave one of them out",
+        )
+    progress.step(f"--runtime is now called --qnn-runtime: pass --qnn-runtime {word}")
+    return word
+
+
 @dataclass(frozen=True)
 class BundleRequest:
-    """The bundle that a log is about, or None; and the SoC and the runtime to compare it with."""
+    """The bundle that a log is about, or None; and the SoC and the libraries of QNN to compare it
+    with."""
 
     path: Path | None
     soc: str
-    runtime: str
+    qnn_runtime: str
 
     def check(self, logs: int, *, github: bool) -> None:
         """Raise UsageError for options that do not work together: a bundle belongs to one log."""
         if self.path is None:
-            if self.soc or self.runtime:
-                option = "--soc" if self.soc else "--runtime"
+            if self.soc or self.qnn_runtime:
+                option = "--soc" if self.soc else "--qnn-runtime"
                 raise UsageError(f"{option} has no effect without --bundle", fix="pass --bundle")
             return
         if github or logs > 1:
@@ -118,7 +142,7 @@ class BundleRequest:
     def explain(self, path: Path, facts: LogFacts) -> BundleExplanation:
         """Return what the bundle at ``path`` says about a log."""
         soc = name_in(self.soc.upper(), read_all_socs()) if self.soc else ""
-        return explain_bundle(path, facts, soc, self.runtime)
+        return explain_bundle(path, facts, soc, self.qnn_runtime)
 
 
 def find_entry(name: str, rules: tuple[Rule, ...]) -> Rule | Kind:

@@ -21,7 +21,7 @@ from ci.cases.session import (
 from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.facts.finding import Certainty, advise
-from ci.facts.kinds import NO_OUTPUTS, NOISE, QUANTIZED_BADLY, FindingId
+from ci.facts.kinds import INCONCLUSIVE, NO_OUTPUTS, NOISE, QUANTIZED_BADLY, FindingId
 from ci.models.schemes import Scheme
 from ci.report.schema import Case, JudgementFacts, RunFacts, Status, Tool
 from provisioning.artifacts.environment import Environment
@@ -163,15 +163,16 @@ def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_pat
         ({}, ""),
     ],
 )
+@pytest.mark.parametrize("kind", [NO_OUTPUTS, INCONCLUSIVE])
 def test_a_failure_names_the_schemes_that_passed(
-    other_schemes: dict[str, Status], note: str
+    kind: FindingId, other_schemes: dict[str, Status], note: str
 ) -> None:
     cases = [
         Case(
             model="m",
             scheme=scheme,
             soc="S",
-            judgement=JudgementFacts(status=status, findings=(NO_OUTPUTS.find("it died"),)),
+            judgement=JudgementFacts(status=status, findings=(kind.find("it died"),)),
         )
         for scheme, status in {"8a8w": Status.FAILED, **other_schemes}.items()
     ]

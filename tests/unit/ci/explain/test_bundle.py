@@ -150,10 +150,30 @@ def test_a_bundle_belongs_to_one_log(tmp_path: Path, capsys: pytest.CaptureFixtu
         "does not exist": ["--bundle", "gone"],
         "cannot be used with --github": ["--bundle", str(folder), "--github"],
         "no configuration of Genie": ["--bundle", str(tmp_path)],
+        "--runtime litert has no effect here": ["--bundle", str(folder), "--runtime", "litert"],
+        "are both QNN's libraries": [
+            *("--bundle", str(folder), "--runtime", "2.49.40", "--qnn-runtime", "2.49.40")
+        ],
     }
     for text, words in wrong.items():
         assert main(["explain", str(log), *words]) == ExitCode.USAGE
         assert text in capsys.readouterr().err
+
+
+def test_the_old_name_of_qnn_runtime_is_accepted_and_the_new_one_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("err 5000\n")
+    folder = str(genie.make_genie(tmp_path / "bundle"))
+    outputs = []
+    for option in ("--runtime", "--qnn-runtime"):
+        main(["explain", str(log), "--bundle", folder, option, "2.42.0"])
+        outputs.append(capsys.readouterr())
+    old, new = outputs
+    assert old.out == new.out
+    assert "--runtime is now called --qnn-runtime: pass --qnn-runtime 2.42.0" in old.err
+    assert "now called" not in new.err
 
 
 def test_a_log_in_parts_of_any_size_says_the_same() -> None:

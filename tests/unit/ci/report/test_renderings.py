@@ -309,6 +309,20 @@ def test_wrong_outputs_for_which_a_case_has_failed_are_named_once(report: Report
         assert render_text(make_document(run), 120).count("let wrong outputs pass") == count
 
 
+def test_a_run_whose_cases_all_failed_says_that_no_control_was_tried(report: Report) -> None:
+    cases = tuple(
+        change_case(case, status=Status.FAILED, findings=say("wrong")) for case in report.cases[:2]
+    )
+    red = replace(report, cases=cases, controls=()).recounted
+    text, page = render_text(make_document(red), 120), render_html(red)
+    assert "controls: none were tried" in text
+    assert "0 of 0" not in text
+    assert '<div class=""><dt>controls rejected</dt><dd>none<small> tried</small></dd>' in page
+    # A green case without controls proves nothing.
+    bare = replace(report, controls=()).recounted
+    assert '<div class="not-ok"><dt>controls rejected</dt>' in render_html(bare)
+
+
 # -- JUnit -----------------------------------------------------------------------------------------
 
 
