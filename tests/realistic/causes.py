@@ -94,6 +94,40 @@ def squares() -> Made:
     return vary(Squares(), (1, 16, 32))
 
 
+class Radial(nn.Module):
+    """Radial basis functions, as a layer of a KAN has: exp reads numbers down to -110."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(128, 8)
+        self.register_buffer("centres", torch.linspace(-2, 2, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        distances = (x.unsqueeze(-1) - self.centres) * 2
+        bases = torch.exp(-distances * distances)
+        result: Tensor = self.layer(bases.flatten(1))
+        return result
+
+
+def radial() -> Made:
+    return vary(Radial(), (4, 16))
+
+
+class Crossed(nn.Module):
+    """A cross product, as in the kinematics of a robot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, points: Tensor) -> Tensor:
+        return torch.linalg.cross(self.layer(x), points, dim=-1) + points
+
+
+def crossed() -> Made:
+    return vary(Crossed(), (1, 64, 16), (1, 64, 3))
+
+
 class Sum(nn.Module):
     """A running sum of 1,200 positive steps, as a phase has."""
 

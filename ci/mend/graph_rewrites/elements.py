@@ -14,6 +14,8 @@ from ci.graphs.graph import EXECUTORCH, Array, Node
 from ci.mend.graph_rewrites.definition import defines
 
 LIMITS = frozenset({"relu", "relu6", "clamp", "clamp_min", "hardtanh"})
+FLOORS = frozenset({"relu", "relu6", "clamp", "clamp_min", "maximum", "sigmoid"})
+LEAST_EXPONENT = -80.0
 PRODUCTS: dict[float, str] = {2: "x * x", 4: "(x * x) * (x * x)"}  # by the exponent of a power
 SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a constant right
 LEAST_THRESHOLD = 15.0  # from which on torch's softplus is x, within float32
@@ -424,6 +426,20 @@ def put_constant_first(edit: GraphEditor, node: Node) -> None:
     ]
     after = "torch.cat([constant, x], dim), and the parts in their order again"
     edit.replace(node, edit.cat(parts, dim=axis), after, "torch.cat([x, constant], dim)")
+
+
+# In float16, QNN's exp is -131008 instead of 0 for numbers from -88.1 to -184: -98.2 dB in a radial
+# basis, exp(-d * d), and 61.5 dB after (QNN 2.49.40, and 2.51.0).
+@defines("limit-exp", "exp")
+def limit_exp(edit: GraphEditor, node: Node) -> None:
+    """Limit what exp reads to -80 and above: below it, float16 and float32 have no other results
+    than 0, within 2e-35."""
+    x = node.reads[0]
+    limiter = edit.makers.get(edit.source(x))
+    is_limited = limiter is not None and limiter.operator in FLOORS
+    if not is_limited and edit.is_float(x):
+        new = edit.exp(edit.clamp(x, min=LEAST_EXPONENT))
+        edit.replace(node, new, f"torch.exp(x.clamp(min={LEAST_EXPONENT:g}))", "torch.exp(x)")
 
 
 # The smallest floor that float16 holds is about 6e-8. In fp16, log(clamp(x, min=1e-10)) has 3.5 dB,

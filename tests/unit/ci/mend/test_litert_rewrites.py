@@ -149,6 +149,12 @@ def make_floor() -> bytes:
     return finish(net, x, net.call("LOG", (raised,), shape))
 
 
+def make_exp() -> bytes:
+    net, shape = Net(), (2, 8)
+    x = net.add_tensor(shape, "x")
+    return finish(net, x, net.call("EXP", (x,), shape))
+
+
 def make_windows() -> bytes:
     """Window attention's views of six axes."""
     net = Net()
@@ -199,6 +205,7 @@ CHANGED = {
         "scale-log-floor", make_floor, "MINIMUM MUL MUL MAXIMUM LOG MAXIMUM LOG ADD ADD"
     ),
     "raise-log-floor": Row("raise-log-floor", make_floor, "MAXIMUM LOG"),
+    "limit-exp": Row("limit-exp", make_exp, "MAXIMUM EXP"),
     "multiply-cumulative": Row(
         "multiply-cumulative", make_running_sum, "TRANSPOSE BATCH_MATMUL TRANSPOSE"
     ),

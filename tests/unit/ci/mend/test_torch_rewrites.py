@@ -571,6 +571,10 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 3), lambda x: torch.relu(x * torch.arange(3.0)) + torch.relu(x) * 0.5),
         (0, (2, 3), lambda x: torch.relu(x * x.sum()) + torch.relu(x * 0.0)),
     ],
+    "limit-exp": [
+        (1, (2, 3), lambda x: torch.exp(-100 * x * x)),
+        (0, (2, 3), lambda x: torch.exp(x.clamp(min=-50)) + torch.exp(torch.relu(x))),
+    ],
     "add-negative": [
         (2, (2, 3), lambda x: torch.sigmoid(x) - 0.5 - torch.full((1,), 2.0)),
         (1, (2, 3), lambda x: torch.sub(x, 2, alpha=3)),
