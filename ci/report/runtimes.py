@@ -32,7 +32,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     ``cpu_nodes`` are the nodes that stay on the CPU, and ``cpu_operators`` what they compute.
     ``headline`` and ``remedy`` are of the first finding. ``exact`` is whether the outputs are
     equal, which is better than any SQNR. ``shown_db`` and ``shown_ms`` are as the runtime's own
-    report shows them."""
+    report shows them. ``time_obstacle`` is why no time is predicted."""
 
     model: str
     soc: str
@@ -52,6 +52,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     is_proven: bool = False
     shown_db: str = NOTHING
     shown_ms: str = NOTHING
+    time_obstacle: str = ""
 
     @property
     def likely_ms(self) -> float:
@@ -139,6 +140,7 @@ def list_rows(runtime: str, report: Report) -> Iterator[RuntimeRow]:
             is_proven=bool(remedy and remedy.proof is not Proof.SUGGESTED),
             shown_db=show_decibels(case.judgement.sqnr_db, case.judgement.max_abs),
             shown_ms=show_estimate(case),
+            time_obstacle=case.program.estimate.unknown if case.program.estimate else "",
         )
 
 
@@ -181,14 +183,24 @@ def describe_fastest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     intervals overlap."""
     timed = [row for row in rows if row.high_ms is not None]
     if not timed:
-        yield "no time is known"
+        yield f"no time is known{explain_no_times(rows)}"
         return
     fastest = min(timed, key=lambda row: row.likely_ms)
     alike = [row.label for row in timed if row is not fastest and overlaps(row, fastest)]
     tie = f", which cannot be distinguished from {', '.join(alike)}" if alike else ""
     yield f"fastest: {fastest.label} ({fastest.shown_ms} ms){tie}"
-    if unknown := [row.label for row in rows if row.high_ms is None]:
-        yield f"no time is known for {', '.join(unknown)}"
+    if untimed := [row for row in rows if row.high_ms is None]:
+        labels = ", ".join(row.label for row in untimed)
+        yield f"no time is known for {labels}{explain_no_times(untimed)}"
+
+
+def explain_no_times(rows: Sequence[RuntimeRow]) -> str:
+    """Return in parentheses why no time is predicted for rows, and what would show it; "" if no
+    reason is known."""
+    obstacles = list(dict.fromkeys(row.time_obstacle for row in rows if row.time_obstacle))
+    if not obstacles:
+        return ""
+    return f" ({', and '.join(obstacles)}: measure it on a device, docs/guides/device.md)"
 
 
 def overlaps(first: RuntimeRow, second: RuntimeRow) -> bool:

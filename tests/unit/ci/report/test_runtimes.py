@@ -39,6 +39,7 @@ def make_case(
     size: int | None = 1000,
     on_cpu: tuple[str, ...] = (),
     remedy: str = "",
+    no_time: str = "",
 ) -> Case:
     """A case of a runtime."""
     times: tuple[PredictedTime, ...] = ()
@@ -58,7 +59,7 @@ def make_case(
         pte_bytes=size,
         fallback_nodes=len(on_cpu),
         fallback_ops=tuple(FallbackOp(op=name, reason="") for name in on_cpu),
-        estimate=Estimate(times=times),
+        estimate=Estimate(times=times, unknown=no_time),
     )
     judged = JudgementFacts(status=status, sqnr_db=sqnr_db, max_abs=max_abs, findings=findings)
     return Case(model="net.py:net", scheme=scheme, soc=soc, program=program, judgement=judged)
@@ -102,6 +103,24 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
     "no time for one": (
         {"executorch": [make_case("8a8w", SLOW)], "litert": [make_case("fp16", size=None)]},
         "fastest: ExecuTorch 8a8w (3 (2.5 to 3.5) ms); no time is known for LiteRT fp16;",
+    ),
+    "no time for two, with the reasons": (
+        {
+            "executorch": [make_case("8a8w", SLOW)],
+            "onnxruntime": [
+                make_case("u8", no_time="1 node runs on the CPU"),
+                make_case("fp16", no_time="1 node runs on the CPU"),
+            ],
+            "litert": [make_case("fp16", no_time="too few measurements")],
+        },
+        (
+            "no time is known for ONNX Runtime u8, ONNX Runtime fp16, LiteRT fp16 (1 node runs on"
+            " the CPU, and too few measurements: measure it on a device, docs/guides/device.md);"
+        ),
+    ),
+    "no time at all, with the reason": (
+        {"litert": [make_case("fp16", no_time="too few measurements")]},
+        "no time is known (too few measurements: measure it on a device, docs/guides/device.md);",
     ),
     "no time at all": ({"litert": [make_case("fp16")]}, "no time is known; smallest: LiteRT fp16"),
     "all red": (
