@@ -25,6 +25,9 @@ DEQUANTIZER = "DequantizeLinear"
 LIMITERS = frozenset({"Relu", "Clip"})  # onnxruntime's quantizer may remove these
 ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 FLOATS = frozenset({"float16", "float32", "float64", ""})
+# onnxruntime 1.32 has no RandomUniformLike of this opset or a newer one, but a Dropout.
+OPSET_WITHOUT_RANDOM = 22
+DRAWN_BITS = 8  # 256 equidistant numbers have the variance of a uniform one, to 1 in 65,536
 ONNX_TYPES = {"float32": "float", "float64": "double"}  # the others have numpy's names
 SCATTER = 10368889
 METHOD = "forward"  # the only one that a file has
@@ -95,14 +98,19 @@ class OnnxProgram:
 
     def shake_choices(self, share: float) -> OnnxRun:
         """Prepare runs as Program.shake_choices describes."""
-        writer = OnnxWriter(self.graphs[METHOD])
+        writer = self._start_writing()
         self._save(shake_operands(self.model.graph, share, writer), writer)
         return self._open({})
+
+    def _start_writing(self) -> OnnxWriter:
+        opsets = [entry.version for entry in self.model.opset_import if not entry.domain]
+        has_random = max(opsets, default=1) < OPSET_WITHOUT_RANDOM
+        return OnnxWriter(self.graphs[METHOD], has_random=has_random)
 
     def _save_recipe(self, recipe: Recipe) -> dict[str, str]:
         """Write a copy that is changed as the recipe says to ``scratch``. Return the outputs of the
         copy that are the records of values, by the names of the values."""
-        graph, writer = self.model.graph, OnnxWriter(self.graphs[METHOD])
+        graph, writer = self.model.graph, self._start_writing()
         unrounded = frozenset(recipe.unrounded)
         computed = {name: node for node in graph.node for name in node.output}
         moved = {  # quantized values that others than dequantizers read
@@ -397,10 +405,11 @@ class Symbol:
 class OnnxWriter:
     """The Tools of symbols. ``nodes`` are those of the written graph, and ``constants`` the numbers
     that they read. onnxruntime draws numbers from a node's seed, so each run of a session has
-    others, but a new session repeats them."""
+    others, but a new session repeats them. Unless it ``has_random``, the file's opset has no
+    RandomUniformLike in onnxruntime."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, *, has_random: bool = True) -> None:
+        self.graph, self.has_random = graph, has_random
         self.nodes: list[Any] = []
         self.constants: dict[Any, Any] = {}
         self.count = 0
@@ -470,6 +479,8 @@ class OnnxWriter:
         # the first one. With these seeds, no node draws small multiples of what another draws.
         # A seed is a float32, which holds integers only up to 2^24.
         seed = self.count * SCATTER % (1 << 24)
+        if not self.has_random:
+            return self._draw_bits(like, size, seed)
         return self.call(
             "RandomUniformLike",
             like,
@@ -479,6 +490,21 @@ class OnnxWriter:
             seed=float(seed),
             dtype=TensorProto.FLOAT,
         )
+
+    def _draw_bits(self, like: Symbol, size: float, seed: int) -> Symbol:
+        """Return uniform numbers as RandomUniformLike does. Each is a sum of DRAWN_BITS powers of
+        two, of which a Dropout sets each to 0 with a probability of a half."""
+        bits = 2.0 ** np.arange(DRAWN_BITS)
+        bits *= size / bits.sum()  # the sum of those that remain, doubled, is 0 to 2 * size
+        count = Symbol(self, self._store([DRAWN_BITS]), (1,), "int64")
+        last_axis = Symbol(self, self._store([-1]), (1,), "int64")
+        shape = self.call("Shape", like, shape=None, result_type="int64")
+        shape = self.call("Concat", shape, count, shape=None, result_type="int64", axis=0)
+        row = Symbol(self, self._store(bits.tolist(), np.float32), (DRAWN_BITS,))
+        rows = self.call("Expand", row, shape, shape=None)
+        training = Symbol(self, self._store([1], np.bool_, rank=0), (), "bool")
+        kept = self.call("Dropout", rows, self.constant(0.5), training, shape=None, seed=seed)
+        return self.call("ReduceSum", kept, last_axis, shape=like.shape, keepdims=0) - size
 
     def _take_first(self, value: Symbol, axes: Sequence[int]) -> Symbol:
         """Return the elements of a value whose index is 0 along each of the axes."""
@@ -490,11 +516,12 @@ class OnnxWriter:
             return value
         return self.call("Slice", value, *bounds, shape=None, result_type=value.dtype)
 
-    def _store(self, numbers: Sequence[int]) -> str:
-        key: Any = tuple(numbers)
+    def _store(self, numbers: Sequence[float], dtype: Any = np.int64, *, rank: int = 1) -> str:
+        key: Any = (*numbers, np.dtype(dtype).name, rank)
         if key not in self.constants:
             name = f"changes/constant_{len(self.constants)}"
-            self.constants[key] = numpy_helper.from_array(np.asarray(numbers, np.int64), name)
+            array = np.asarray(numbers, dtype)
+            self.constants[key] = numpy_helper.from_array(array if rank else array[0], name)
         return str(self.constants[key].name)
 
     def to_float(self, value: Symbol) -> Symbol:

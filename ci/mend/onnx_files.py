@@ -3,29 +3,25 @@ another file stay. A batch size that varies still varies, unless a rewrite depen
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 import onnx
 from numpy.lib.format import write_array
-from onnx import helper, inliner, numpy_helper
+from onnx import inliner, numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from ci.graphs.edit import MOST_FOLDED
-from ci.graphs.onnx_file import infer, list_bodies, read_attributes
+from ci.graphs.onnx_file import infer
 from ci.graphs.onnx_session import open_reference
-from ci.mend.onnx_rewrites.inferred import InferredModel
+from ci.mend.onnx_rewrites.folding import drop_unused, fold_rounds
 from ci.mend.rewrite import EXTERNAL, ONNX, SAMPLES, Change, find_rewrite, require_changes
 from ci.onnx.models import (
-    QUANTIZED,
     Shapes,
     find_batch,
     fix_shapes,
@@ -37,13 +33,7 @@ from ci.onnx.source import list_inputs, read_beside
 from provisioning.files import explain_writes
 
 OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
-MOST_ROUNDS = 8  # of folding, each of which may make more shapes known
 LEAST_EXTERNAL = 1 << 10  # bytes of a weight in another file
-# Operators whose results are not constants although their operands are.
-KEPT = (
-    *QUANTIZED, "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
-    "Multinomial", "Bernoulli", "Dropout", "Constant",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,11 +68,7 @@ class OnnxFile:
             model = deepcopy(self.model)
             fix_shapes(model, shapes)
             model = infer(model)
-            for _ in range(MOST_ROUNDS if fold else 0):
-                if not fold_constants(model):
-                    break
-                model = infer(model)
-            self.prepared[key] = model
+            self.prepared[key] = fold_rounds(model) if fold else model
         return deepcopy(self.prepared[key])
 
     def rewrite(self, names: Sequence[str]) -> tuple[onnx.ModelProto, list[tuple[Change, ...]]]:
@@ -184,78 +170,6 @@ def keep_types(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelP
     graph.output.extend(stated.output)
     graph.value_info.extend(value_info)
     return model
-
-
-def fold_constants(model: onnx.ModelProto) -> bool:
-    """Replace nodes whose results do not depend on the inputs by constants, in place. A Shape is
-    such a node, because shapes are known. Return whether there are any."""
-    graph = InferredModel(model)
-    constant_nodes = list_constant_nodes(graph)
-    results = [name for node in constant_nodes for name in node.output if graph.reads[name]]
-    try:
-        values = compute(model, graph, constant_nodes, results)
-    except Exception:  # noqa: BLE001 - onnxruntime's errors have no common class
-        return False
-    folded = {id(node) for node in constant_nodes}
-    nodes = [node for node in graph.nodes if id(node) not in folded]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    constants = [numpy_helper.from_array(value, name) for name, value in values.items()]
-    model.graph.initializer.extend(constants)
-    drop_unused(model)
-    return bool(constant_nodes)
-
-
-def list_constant_nodes(graph: InferredModel) -> list[onnx.NodeProto]:
-    """Return the nodes whose results do not depend on the inputs, in order. A Shape among them
-    becomes a Constant."""
-    constant_nodes: list[onnx.NodeProto] = []
-    results = set[str]()
-    for node in graph.nodes:
-        sizes = [math.prod(graph.shapes.get(output, ())) for output in node.output]
-        is_kept = node.domain not in ("", "ai.onnx") or node.op_type in KEPT or list_bodies(node)
-        if is_kept or max(sizes) > MOST_FOLDED or graph.outputs.intersection(node.output):
-            continue
-        if node.op_type == "Shape" and node.input[0] in graph.shapes:
-            attributes = read_attributes(node)
-            shape = graph.shapes[node.input[0]][attributes.get("start", 0) : attributes.get("end")]
-            value = numpy_helper.from_array(np.array(shape, np.int64))
-            node.CopyFrom(helper.make_node("Constant", [], node.output, node.name, value=value))
-        elif not all(name in graph.tensors or name in results for name in node.input if name):
-            continue
-        constant_nodes.append(node)
-        results.update(node.output)
-    return constant_nodes
-
-
-def drop_unused(model: onnx.ModelProto) -> None:
-    """Remove initializers that nothing reads."""
-    reads = InferredModel(model).reads
-    used = [initializer for initializer in model.graph.initializer if reads[initializer.name]]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(used)
-
-
-def compute(
-    model: onnx.ModelProto,
-    graph: InferredModel,
-    nodes: Sequence[onnx.NodeProto],
-    results: Sequence[str],
-) -> Mapping[str, Any]:
-    """Return the ``results`` of nodes that read only constants of ``graph`` and one another, by
-    name."""
-    if not results:
-        return {}
-    outputs = [helper.make_empty_tensor_value_info(name) for name in results]
-    constants = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    constants.graph.CopyFrom(helper.make_graph(nodes, "constants", [], outputs))
-    for name in {name for node in nodes for name in node.input} & graph.tensors.keys():
-        constants.graph.initializer.add().CopyFrom(graph.tensors[name])
-        constants.graph.initializer[-1].name = name
-    with TemporaryDirectory() as scratch:
-        path = Path(scratch, "constants.onnx")
-        onnx.save(infer(constants), path)
-        return dict(zip(results, open_reference(path).run([*results], {}), strict=True))
 
 
 def free_batch(graph: onnx.GraphProto, peer: onnx.GraphProto) -> bool:

@@ -32,9 +32,12 @@ from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
 OLDEST_OPSET = 13  # the first opset with per-channel scales in DequantizeLinear
-# onnxruntime 1.32 loads opset 28, but has no RandomUniformLike (ci.graphs.onnx_program) of opset 22
-# or newer and no QuantizeLinear of opset 28.
+# onnxruntime 1.32 loads opset 28, but has no kernels for some operators of opset 22 or newer, such
+# as RandomUniformLike and RandomNormal, and no QuantizeLinear of opset 28.
 NEWEST_OPSET = 21
+# The newest opset of a model with operators that NEWEST_OPSET lacks, and those of them that
+# onnxruntime 1.32 computes. QNN's provider leaves them to the CPU, except the norm.
+NEWEST_KEPT_OPSET = 25
 OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
 # For these operators, onnxruntime 1.32 quantizes the weights to the type of activations;
 # get_qnn_qdq_config corrects this only for MatMul's 8-bit weights.
@@ -54,8 +57,9 @@ LAYER_NORM = "LayerNormalization"
 @stage(ONNXRUNTIME)
 def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     """Return the path of an equivalent model that has constant weights, an opset from OLDEST_OPSET
-    to NEWEST_OPSET, and inputs of these ``shapes``. If nothing has to change, this is ``path``
-    itself. Otherwise, the new model is written to ``target``.
+    to NEWEST_OPSET, or to NEWEST_KEPT_OPSET if it has operators that older ones lack, and inputs
+    of these ``shapes``. If nothing has to change, this is ``path`` itself. Otherwise, the new model
+    is written to ``target``.
 
     QNN's provider crashes if the weights in another file lack the optional field ``length``, so
     they become part of the model. Functions are replaced by their operators, as ONNX Runtime does.
@@ -68,6 +72,9 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     opsets = [entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)
     new_opset = min(max(opset, OLDEST_OPSET), NEWEST_OPSET)
+    newer_operators = list_newer_operators(model, NEWEST_OPSET) if opset > NEWEST_OPSET else []
+    if newer_operators:
+        new_opset = min(opset, NEWEST_KEPT_OPSET)
     has_replaceable_weights = len(list_inputs(model)) < len(model.graph.input)
     lacks_length = not all(map(_has_length, list_external(model)))
     must_change = (
@@ -76,7 +83,7 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     if not must_change:
         return path
     if opset != new_opset:
-        require_known_operators(model)
+        require_known_operators(model, new_opset)
     model = onnx.load(path)
     fix_shapes(model, shapes)
     if model.functions:
@@ -89,13 +96,23 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     return target
 
 
-def require_known_operators(model: Any) -> None:
-    """Raise FailedError if a model has operators that NEWEST_OPSET lacks, except RMSNormalization,
-    which has an equivalent. The rule onnx-operator-too-new explains the error."""
+def require_known_operators(model: Any, opset: int) -> None:
+    """Raise FailedError if a model has operators that an opset lacks, except RMSNormalization. The
+    rule onnx-operator-too-new explains the error."""
+    newer = list_newer_operators(model, opset)
+    if newer:
+        raise FailedError(
+            f"the model has {name_some(newer, MOST_NAMED)}, which opset {opset} lacks"
+        )
+
+
+def list_newer_operators(model: Any, opset: int) -> list[str]:
+    """Return the operators of a model that an opset lacks, except RMSNormalization, which has an
+    equivalent in older ones."""
     known_operators = {
         schema.name
         for schema in onnx.defs.get_all_schemas_with_history()
-        if not schema.domain and schema.since_version <= NEWEST_OPSET
+        if not schema.domain and schema.since_version <= opset
     }
     known_operators |= {RMS_NORM, *(function.name for function in model.functions)}
     operators = dict.fromkeys(
@@ -104,11 +121,7 @@ def require_known_operators(model: Any) -> None:
         for node in graph.node
         if node.domain in {"", "ai.onnx"}
     )
-    newer = [operator for operator in operators if operator not in known_operators]
-    if newer:
-        raise FailedError(
-            f"the model has {name_some(newer, MOST_NAMED)}, which opset {NEWEST_OPSET} lacks"
-        )
+    return [operator for operator in operators if operator not in known_operators]
 
 
 def convert_opset(model: Any, opset: int) -> Any:

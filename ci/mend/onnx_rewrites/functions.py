@@ -8,6 +8,8 @@ from copy import deepcopy
 import onnx
 from onnx import helper, inliner, version_converter
 
+from ci.graphs.onnx_file import infer
+from ci.mend.onnx_rewrites.folding import drop_empty, fold_rounds
 from ci.mend.onnx_rewrites.inferred import InferredModel
 from ci.mend.rewrite import Change
 
@@ -41,6 +43,10 @@ def inline_functions(model: onnx.ModelProto) -> tuple[Change, ...]:
     except (RuntimeError, version_converter.ConvertError):
         return ()  # another operator of the model cannot be converted, or a type is unknown
     name_types(inlined)
+    if any(node.op_type == "RotaryEmbedding" for node in defined_nodes):
+        # The definition computes shapes from the operand; its Split may have an empty part.
+        inlined = fold_rounds(infer(inlined))
+        drop_empty(inlined)
     remaining = Counter(node.op_type for node in inlined.graph.node)
     model.CopyFrom(inlined)
     changes = []

@@ -23,7 +23,7 @@ from ci.graphs.onnx_program import (
     write_changes,
 )
 from ci.graphs.onnx_session import open_reference
-from ci.graphs.run import Recipe
+from ci.graphs.run import Change, Recipe
 from ci.models.rounding import (
     CARRY_SHARE,
     CARRY_STEPS,
@@ -310,3 +310,27 @@ def test_a_graph_with_inserted_noise_reads_as_its_snapshot(
     )
     lines = [printer.to_text(node).strip() for node in written] + sorted(drawn)
     check_snapshot(SNAPSHOTS / f"disturbed {name}.txt", "".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("opset", [21, 22, 25])
+def test_errors_are_uniform_in_each_opset(opset: int, tmp_path: Path) -> None:
+    """onnxruntime has no RandomUniformLike from opset 22 on."""
+    size = 0.75
+    node = helper.make_node("Identity", ["x"], ["y"])
+    model = build_model([node], [tensor("x", (64, 256))], [tensor("y", (64, 256))], [])
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid("", opset))
+    change = Change(lambda value, _, tools: value + tools.draw(value, size))
+    program = OnnxProgram(model, tmp_path / "changed.onnx")
+    first, second = (program.prepare({METHOD: Recipe({"y": change})}) for _ in range(2))
+    zeros = np.zeros((64, 256), np.float32)
+    (drawn,), (further,) = first.run([[zeros]] * 2)
+    (repeated,) = second.run([[zeros]])[0]
+    np.testing.assert_array_equal(repeated, drawn)
+    assert np.abs(np.corrcoef(drawn.ravel(), further.ravel())[0, 1]) < 0.03
+    assert np.abs(drawn).max() <= size * (1 + 1e-6)
+    shares, _ = np.histogram(drawn, 4, (-size, size))
+    np.testing.assert_allclose(shares / drawn.size, 0.25, atol=0.02)
+    np.testing.assert_allclose(drawn.std(), size / np.sqrt(3), rtol=0.02)
+    neighbours = drawn[:, 1:].ravel(), drawn[:, :-1].ravel()
+    assert np.abs(np.corrcoef(*neighbours)[0, 1]) < 0.03
