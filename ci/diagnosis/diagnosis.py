@@ -324,7 +324,9 @@ def narrow(
             # What cures the larger part may cure this one; that only this one is cured is news.
             ordered = order_remedies(diagnosis.cure or remedies, suspicion, part)
             narrowed = yield from try_remedies(part, before, ordered)
-            tried = tuple(dict.fromkeys((*tried, *narrowed.tried)))
+            # A remedy that was tried on both is one that was tried: on the part that is named.
+            by_names = {trial.remedies: trial for trial in (*tried, *narrowed.tried)}
+            tried = tuple(by_names.values())
             if not (narrowed.cure or narrowed.ended or diagnosis.is_proven):
                 narrowed = yield from examine(narrowed, suspicion.finer)
             if narrowed.is_proven:

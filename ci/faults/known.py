@@ -61,12 +61,13 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     ``not_before`` are operators that must not read the result of the last operator. With
     ``read_again``, the result of an operator before the last one must also be read by a step
     outside of the chain. With ``joins_others``, the last step must also read something other than
-    results of the first place's operators and of a softmax. ``numbers`` limits arguments of the
-    operators, under torch's names, and the numbers of ci.analysis.steps.measure_step, under
-    their names. ``rank`` is the rank of a step's result. ``add.second`` is that of the first
-    ``add`` of the chain. A limit is a pair of the least and the greatest magnitude. If an argument
-    has several numbers, a single limit applies to every number, and several limits apply to one
-    number each.
+    results of the first place's operators and of a softmax. With ``reads_first``, the last step
+    must also read the result of the first one, as the product of x * sigmoid(x). ``numbers`` limits
+    arguments of the operators, under torch's names, and the numbers of
+    ci.analysis.steps.measure_step, under their names. ``rank`` is the rank of a step's result.
+    ``add.second`` is that of the first ``add`` of the chain. A limit is a pair of the least and the
+    greatest magnitude. If an argument has several numbers, a single limit applies to every number,
+    and several limits apply to one number each.
     """
 
     operators: tuple[str, ...]
@@ -79,6 +80,7 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     not_before: tuple[str, ...] = ()
     read_again: bool = False
     joins_others: bool = False
+    reads_first: bool = False
     front_ends: tuple[CompilerName, ...] = ()
     numbers: dict[str, tuple[tuple[float, float], ...]] = {}
 
@@ -356,6 +358,8 @@ def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
             if pattern.read_again and not _is_read_again(chain, steps):
                 continue
             if pattern.joins_others and not _joins_others(places[0], last, by_name):
+                continue
+            if pattern.reads_first and chain[0].name not in last.sources:
                 continue
             if _has_numbers(pattern, chain):
                 matches.append(chain)

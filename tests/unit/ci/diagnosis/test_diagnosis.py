@@ -385,6 +385,16 @@ def test_a_search_repeats_the_experiments_on_the_smallest_part(
     assert describe_proof(diagnosis) == proof
 
 
+def test_a_remedy_that_was_tried_on_two_parts_is_listed_once() -> None:
+    laboratory = Laboratory([A, B], {}, {"1 a": LITTLE}, smallest=Smallest(ONE, WRONG))
+    diagnosis = laboratory.run(SEARCHED)
+    assert laboratory.asked == ["2", "2 b", "2 a", "2 all", "search in 2", "1", "1 b", "1 a"]
+    tried = [
+        ([remedy.name for remedy in trial.remedies], trial.result) for trial in diagnosis.tried
+    ]
+    assert tried == [(["b"], WRONG), (["a"], LITTLE)]
+
+
 def test_a_change_of_the_quantizers_that_makes_a_part_right_is_a_proven_cause() -> None:
     laboratory = Laboratory([], {}, smallest=Smallest(ONE, LITTLE, None, OTHERS))
     advice = advise_on_diagnosis(laboratory.run(SEARCHED))

@@ -688,6 +688,11 @@ def test_a_bias_beyond_the_weights_of_its_channel_is_a_known_fault(
     assert any("bias-beyond-weights" in match.fault for match in matches) is is_found
 
 
+def gate(x: Tensor) -> Tensor:
+    """SiLU, written out."""
+    return x * x.sigmoid()
+
+
 @pytest.mark.parametrize(
     ("call", "scheme", "names"),
     [
@@ -697,6 +702,9 @@ def test_a_bias_beyond_the_weights_of_its_channel_is_a_known_fault(
         (lambda net, x: x.sigmoid() + -0.5, "16a8w", []),
         (lambda net, x: nn.functional.silu(x + net.positions[0]), "fp16", ["silu-of-sum"]),
         (lambda net, x: nn.functional.silu(x + net.positions[0]), "16a8w", []),
+        (lambda net, x: gate(x + net.positions[0]), "fp16", ["silu-of-sum-written-out"]),
+        (lambda net, x: (x + net.positions[0]).sigmoid() * 0.3, "fp16", []),
+        (lambda net, x: (x + net.positions[0]).sigmoid() * x, "fp16", []),
         (lambda net, x: torch.stack([x.relu(), x], 1), "8a8w", []),
     ],
 )
