@@ -188,7 +188,8 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
         untaken = NothingTakenError(
             "QNN takes no operator of the model",
             why=reason or "LiteRT's plugin cannot translate any",
-            fix="plugin.stdout.log has QNN's reasons; quantize the model or use another SoC",
+            fix="quantize the model, or use another SoC; --keep-artifacts keeps QNN's reasons, as"
+            " plugin.stdout.log",
         )
         untaken.result = result
         return untaken
@@ -197,7 +198,7 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
         return FailedError(
             "QNN took operators of the model, and then could not prepare its graph",
             why=reasons[-1] if reasons else "",
-            fix="plugin.stdout.log has QNN's messages",
+            fix="--keep-artifacts keeps QNN's messages, as plugin.stdout.log",
         )
     if SAME_NAME in stderr:
         return FailedError(
@@ -212,10 +213,12 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
             "LiteRT's plugin took operators of the model, and then could not translate them for"
             " QNN",
             why=reasons[-1],
-            fix="change or quantize these operators in another way; plugin.stderr.log has all"
-            " messages",
+            fix="change or quantize these operators in another way; --keep-artifacts keeps all"
+            " messages, as plugin.stderr.log",
         )
     lines = [line.strip() for line in ERROR_LINE.findall(stderr) if line.strip()]
     return FailedError(
-        f"LiteRT's plugin {end}", why=lines[-1] if lines else "", fix="see plugin.stderr.log"
+        f"LiteRT's plugin {end}",
+        why=lines[-1] if lines else "",
+        fix="--keep-artifacts keeps its messages, as plugin.stderr.log",
     )
