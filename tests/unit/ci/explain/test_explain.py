@@ -78,6 +78,31 @@ def test_a_line_does_not_count_in_a_log_that_excludes_its_rule(
     assert (names(explanation.causes), names(explanation.harmless)) == (causes, harmless)
 
 
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        (("open /dev/adsprpc-smd: No such file or directory",), "dsp-node-missing"),
+        (("cdsprpcd.service: Failed with result 'exit-code'.",), "dsp-daemon-failed"),
+        (
+            (
+                "sh: cdsprpcd: not found",
+                "open /dev/fastrpc-cdsp: No such file or directory",
+            ),
+            "dsp-node-missing",
+        ),
+    ],
+)
+def test_what_a_board_lacks_is_the_cause_of_what_fastrpc_says_next(
+    lines: tuple[str, ...], cause: str
+) -> None:
+    for consequence in (
+        "QnnDsp <E> DspTransport.openSession qnn_open failed, 0x80000600, prio 100",
+        "ERROR 0x80000600: Failed to compute sum on domain 3",
+        "qnn_open failed, 0x80000406",
+    ):
+        assert names(say(*lines, consequence).causes) == [cause]
+
+
 def test_consequences_of_a_cause_are_marked_before_and_after_it() -> None:
     for lines in ((STUB, DEVICE, INIT), (INIT, DEVICE, STUB)):
         explanation = say("fine", *lines)
