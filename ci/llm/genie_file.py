@@ -48,6 +48,8 @@ SHARED = (
     "QNN's emulator does not open them: 'Shared weights buffer isn't supported on this platform',"
     " error 1000 (QNN 2.51.0)"
 )
+# Seen with a program of ExecuTorch that has a DLC: docs/reference/policy.md, online_prepare.
+NO_DLC = "; the .dlc files are not used: libQnnSystem.so for x86-64 crashes on a DLC (QNN 2.49.40)"
 
 
 @dataclass(frozen=True)
@@ -204,9 +206,10 @@ def find_model(folder: Path, path: Path, graph: Graph) -> Path:
     model = folder / f"{graph.name}.onnx"
     if model.is_file():
         return model
+    has_dlc = any(folder.glob("*.dlc"))
     raise UnfitError(
         f"the graphs of {path.name} share weights",
-        why=SHARED,
+        why=SHARED + (NO_DLC if has_dlc else ""),
         fix=f"put each graph's ONNX model into the folder ({model.name}), or export the contexts"
         " without shared weights for this test",
     )

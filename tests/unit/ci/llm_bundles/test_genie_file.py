@@ -162,3 +162,15 @@ def test_graphs_with_shared_weights_run_from_their_models(tmp_path: Path) -> Non
     assert [remark.partition(" because")[0] for remark in remarks] == [
         f"{name} ran from the .onnx files of its graphs," for name in PARTS
     ]
+
+
+def test_a_refusal_of_shared_weights_says_why_a_dlc_does_not_help(tmp_path: Path) -> None:
+    folder = make_genie(tmp_path / "bundle", both_parts(shared_bytes=4096))
+    for is_there in (False, True):
+        if is_there:
+            (folder / "model.dlc").touch()
+        with pytest.raises(UnfitError) as caught:
+            load_bundle(folder)
+        assert "Shared weights buffer isn't supported" in caught.value.why
+        assert ("crashes on a DLC" in caught.value.why) == is_there
+        assert f"prompt_ar128_cl{LENGTH}_1_of_2.onnx" in caught.value.fix
