@@ -41,6 +41,7 @@ from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
 from ci.report.html import PAGE, write_page
+from ci.report.text import name_some
 from ci.verbs.lanes.choice import name_verb
 from ci.verbs.localise import choose_cases, make_lane_request
 from ci.verbs.options import DIAGNOSE_S, MODELS, PARALLEL, RUN, add_option, add_options, positive
@@ -65,6 +66,7 @@ from provisioning.quoting import is_unicode, show_command
 SESSION = "mend"
 OUTPUT_FIX = f"{MOVE_ASIDE}; or pass another directory to --output"
 MINUTES = 20.0
+EARLIER_NAMED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -349,8 +351,8 @@ def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progr
             command = show_command(output.verb, "--policy", shown_path(policy))
             text = write_toml(mended_files.make_policy(output.policy, earlier))
             write_whole(scratch / POLICY, HEAD.format(command=command) + text)
-            references = earlier.list_others([*mended_files.references.values()])
-            references |= mended_files.references
+            others = earlier.list_others([*mended_files.references.values()])
+            references = others | mended_files.references
             about = {
                 **describe_run(folder, output),
                 "models": {
@@ -368,4 +370,7 @@ def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progr
                 edit_file(edited, before, after)
         paths.append(edited)
     progress.step(f"written: {', '.join(map(shown_path, paths))}")
+    if others:
+        shown_names = name_some(sorted(others), EARLIER_NAMED)
+        progress.step(f"of earlier runs, {shown_path(policy)} has {shown_names}: --model chooses")
     return shown_path(policy)

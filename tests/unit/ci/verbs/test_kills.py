@@ -1,8 +1,10 @@
-"""Killed at any instant (SIGKILL), init and the end of mend are continued by the same command."""
+"""Killed at any instant (SIGKILL), init and the end of mend are continued by the same command. What
+earlier runs of mend wrote is kept, and named."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +86,24 @@ def test_init_continues_after_a_kill(
 
 def make_output(top: Path, *, applies: bool = True) -> Output:
     return Output(top / "mended", top / "qnn.toml", ("net",), applies=applies, timeout_s=60.0)
+
+
+def test_mend_names_what_earlier_runs_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qnn.toml").write_bytes(POLICY.format("net.py:factory", "8a8w").encode())
+    (tmp_path / "other").mkdir()
+    (tmp_path / "net.py").touch()
+    (tmp_path / "other" / "net.py").touch()
+    output = make_output(tmp_path, applies=False)
+    earlier = mended(tmp_path / "other", "other/net.py:factory", "8a8w", Recipe(rewrites=("r",)))
+    later = mended(tmp_path, "net", "8a8w", Recipe(rewrites=("r",)))
+    for case, names_earlier in ((earlier, False), (later, True)):
+        stream = StringIO()
+        write_mended([case], output, Progress(stream))
+        line = "of earlier runs, mended/qnn.toml has net"
+        assert (line in stream.getvalue()) == names_earlier
 
 
 @STEPS
