@@ -54,6 +54,8 @@ class Phone:
         self.links: list[Link] = []
         self.groups: list[int] = []
         self.is_down = False
+        # What connects or begins while the phone goes down is either ended by it or refused.
+        self.switching = threading.Lock()
 
     def wait_for(self, count: int) -> None:
         """Take the time that bytes need on the link."""
@@ -65,13 +67,15 @@ class Phone:
         return re.sub(r"(?<![\w./-])/data/", f"{self.root}/data/", text)
 
     def go_down(self) -> None:
+        with self.switching:
+            self.is_down = True
         # adb's client cannot tell a script that has not begun from one whose first output is lost:
-        # a test must not depend on which of the two it was.
+        # a test must not depend on which of the two it was. What was sent may still be lost, since
+        # adb drops a link that it cannot write to, with all that it has not read.
         for link in self.links:
             for stream in list(link.streams.values()):
                 if isinstance(stream, Shell):
-                    stream.has_answered.wait()
-        self.is_down = True
+                    stream.has_begun.wait()
         for group in self.groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -158,7 +162,10 @@ class Link:
         if kind == "sync":
             self.streams[local] = Sync(self, local, remote)
         elif kind.split(",")[:2] == ["shell", "v2"]:
-            self.streams[local] = Shell(self, local, remote, script)
+            with self.phone.switching:
+                if self.phone.is_down:
+                    raise ConnectionError
+                self.streams[local] = Shell(self, local, remote, script)
         else:  # services.md: CLSE refuses a service
             self.send(CLSE, 0, remote)
 
@@ -170,11 +177,21 @@ class Stream:
         self.link, self.local, self.remote = link, local, remote
         self.ready = threading.Semaphore(0)  # a WRTE waits for the OKAY of the one before
         self.writing = threading.Lock()
+        self.is_closed = False  # the client has gone: nothing waits for its OKAY any more
+        self.has_begun = threading.Event()  # its first output has arrived, or there will be none
 
     def put(self, data: bytes) -> None:
         with self.writing:
             self.link.send(WRTE, self.local, self.remote, data)
-            self.ready.acquire()
+            if not self.is_closed:
+                self.ready.acquire()
+            self.has_begun.set()
+
+    def close(self) -> None:
+        """Let the one write that may be waiting go on."""
+        self.is_closed = True
+        self.ready.release()
+        self.has_begun.set()
 
     def end(self) -> None:
         with contextlib.suppress(OSError):
@@ -188,7 +205,6 @@ class Shell(Stream):
     def __init__(self, link: Link, local: int, remote: int, script: str) -> None:
         super().__init__(link, local, remote)
         self.buffer = b""
-        self.has_answered = threading.Event()  # the client has the first output, or has gone
         environment = {
             "PATH": f"{link.root}/bin:/usr/bin:/bin",
             "HOME": str(link.root),
@@ -220,7 +236,6 @@ class Shell(Stream):
         try:
             while data := os.read(stream.fileno(), 1 << 16):  # type: ignore[attr-defined]
                 self.write(kind, data)
-                self.has_answered.set()
         except OSError:
             pass
 
@@ -230,7 +245,7 @@ class Shell(Stream):
         code = self.process.wait()
         with contextlib.suppress(OSError):
             self.write(EXIT, bytes([code if code >= 0 else 128 - code]))
-        self.has_answered.set()
+        self.has_begun.set()
         self.end()
 
     def feed(self, data: bytes) -> None:
@@ -252,8 +267,7 @@ class Shell(Stream):
     def hang_up(self) -> None:
         """As a phone does when the client goes: its shell gets SIGHUP and no more input, what it
         started stays."""
-        self.ready.release(1 << 20)
-        self.has_answered.set()
+        self.close()
         if self.process.stdin:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -284,7 +298,7 @@ class Sync(Stream):
         self.fed.put(data)
 
     def hang_up(self) -> None:
-        self.ready.release(1 << 20)
+        self.close()
         self.fed.put(b"")
 
     def read(self, count: int) -> bytes:
@@ -410,11 +424,12 @@ def accept(listener: socket.socket, phone: Phone) -> None:
     """Serve each client. The port stays the phone's while it is down."""
     while True:
         peer = listener.accept()[0]
-        if phone.is_down:
-            peer.close()
-            continue
-        link = Link(peer, phone)
-        phone.links.append(link)
+        with phone.switching:
+            if phone.is_down:
+                peer.close()
+                continue
+            link = Link(peer, phone)
+            phone.links.append(link)
         threading.Thread(target=link.serve, daemon=True).start()
 
 

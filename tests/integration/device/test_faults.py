@@ -39,6 +39,17 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
+def hold_arrivals(lab: Lab) -> Path:
+    """Let what is pushed wait on the device while the file that is returned is there. However long
+    a test takes to act, the push is not over."""
+    hold = lab.place.parent / "hold"
+    hold.touch()
+    # It reads first: a phone's link waits for a program that does not read.
+    wait = f"cat > '{hold}.tar'; while [ -e '{hold}' ]; do :; done"
+    tool(lab.bin, "tar", f"#!/bin/sh\n{wait}\nexec /bin/tar \"$@\" < '{hold}.tar'\n")
+    return hold
+
+
 @PHONE_BY_DAY
 def test_a_reboot_during_a_run_fails_it_and_the_next_run_works(lab: Lab, tmp_path: Path) -> None:
     opened = open_program(lab, tmp_path, f"#!/bin/sh\necho $$ > '{tmp_path}/pid'; exec sleep 600\n")
@@ -65,7 +76,7 @@ def test_a_reboot_during_a_run_fails_it_and_the_next_run_works(lab: Lab, tmp_pat
 def test_a_reboot_during_a_push_fails_it_and_the_next_push_works(
     lab: Lab, bundle: Path, capsys: Capture
 ) -> None:
-    lab.slow.write_text(str(BYTES_PER_S))
+    hold = hold_arrivals(lab)
 
     def reboot() -> None:
         wait_until(lambda: list(lab.place.glob("bundles/*/.part*")))
@@ -83,7 +94,7 @@ def test_a_reboot_during_a_push_fails_it_and_the_next_push_works(
     assert first.returncode == ExitCode.TOOL
     assert "cannot be reached" in first.stderr
     assert not list(lab.place.glob("bundles/*/runner"))
-    lab.slow.unlink()
+    hold.unlink()
     assert deploy(lab, bundle) == ExitCode.OK
     assert json.loads(capsys.readouterr().out)["sent_bytes"] == SIZE
     (bundle_place,) = lab.place.glob("bundles/*")
@@ -111,10 +122,12 @@ def test_a_push_over_a_slow_link_succeeds_unless_it_exceeds_its_time_limit(
     assert json.loads(capsys.readouterr().out)["sent_bytes"] == SIZE
     (runner_place,) = lab.place.glob("bundles/*/runner")
     runner_place.unlink()
+    hold = hold_arrivals(lab)
     with monkeypatch.context() as short:
         expire_when(short, lambda: list(runner_place.parent.glob(".part*")))
         assert deploy(lab, bundle) == ExitCode.TOOL
     assert "did not answer in time" in capsys.readouterr().err
+    hold.unlink()
     lab.slow.unlink()
     assert deploy(lab, bundle) == ExitCode.OK
     # adb's server may have all bytes when its client is killed: then the file arrives whole.
