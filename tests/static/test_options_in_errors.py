@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("grimp", reason="grimp is not installed in this environment")
+
 from provisioning.console.caller import Caller
 from provisioning.console.command import make_parser
 from provisioning.manifest.reader import parse_toml

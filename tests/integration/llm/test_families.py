@@ -4,6 +4,7 @@ one is judged right on the emulator in all schemes."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,11 @@ def test_a_trained_decoder_passes_in_all_schemes(
     assert eight in ([], [INCONCLUSIVE.id])
     assert ids_by_scheme == {"fp16": [], "16a8w": [], "16a4w": []}
     assert ended == (ExitCode.FAILED if eight else ExitCode.OK)
-    assert all("Ben has a blue boat. The boat sails far." in remark for remark in report["remarks"])
+    for remark in report["remarks"]:
+        assert re.search(r"\((\d+) of \1 tokens equal the model's", remark), remark
+        # Weights of 4 bits may have another text than float32's, which is then said.
+        differs = "16a4w" in remark and "the text differs from float32's" in remark
+        assert differs or "'Ben has a blue boat. The boat sails far.'" in remark, remark
 
 
 def write_config(directory: Path, family: str, **fields: Any) -> HuggingFaceConfig:
