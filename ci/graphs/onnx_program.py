@@ -27,7 +27,7 @@ ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 FLOATS = frozenset({"float16", "float32", "float64", ""})
 # onnxruntime 1.32 has no RandomUniformLike of this opset or a newer one, but a Dropout.
 OPSET_WITHOUT_RANDOM = 22
-DRAWN_BITS = 8  # 256 equidistant numbers have the variance of a uniform one, to 1 in 65,536
+DRAWN_BITS = 8  # 256 equidistant numbers vary as uniform numbers do, to 1 in 65,536
 ONNX_TYPES = {"float32": "float", "float64": "double"}  # the others have numpy's names
 SCATTER = 10368889
 METHOD = "forward"  # the only one that a file has
@@ -503,8 +503,9 @@ class OnnxWriter:
         row = Symbol(self, self._store(bits.tolist(), np.float32), (DRAWN_BITS,))
         rows = self.call("Expand", row, shape, shape=None)
         training = Symbol(self, self._store([1], np.bool_, rank=0), (), "bool")
-        kept = self.call("Dropout", rows, self.constant(0.5), training, shape=None, seed=seed)
-        return self.call("ReduceSum", kept, last_axis, shape=like.shape, keepdims=0) - size
+        half = self.constant(0.5)
+        drawn_powers = self.call("Dropout", rows, half, training, shape=None, seed=seed)
+        return self.call("ReduceSum", drawn_powers, last_axis, shape=like.shape, keepdims=0) - size
 
     def _take_first(self, value: Symbol, axes: Sequence[int]) -> Symbol:
         """Return the elements of a value whose index is 0 along each of the axes."""
