@@ -13,6 +13,7 @@ from ci.builds.plan import BuildJob, BuildRequest, Kit, find_place, make_plan
 from ci.builds.targets import Needs, Target, read_targets
 from ci.builds.toolchains import ask_python, find_tools, resolve_compilers
 from provisioning.artifacts.environment import Environment, locate_profile
+from provisioning.artifacts.installations import set_by_option
 from provisioning.console.git import list_submodules
 from provisioning.console.progress import Progress
 from provisioning.doctor.policies import read_doctor_policy
@@ -50,9 +51,7 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     """
     soc = describe_soc(request) if target.per_soc else {}
     if request.source:
-        # This variable adopts an installation, so that --source and the variable have the same
-        # effect.
-        os.environ["EXECUTORCH_ROOT"] = str(request.source)
+        set_by_option("EXECUTORCH_ROOT", str(request.source), "--source")
     environment = locate_profile(target.profile, progress)
     if target.per_soc and request.dsp_type == LPAI:
         check_lpai(environment)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -27,8 +28,25 @@ NUMBER = re.compile(
 # A build of QNN, as its libraries print it: v2.42.0.251225135753_193295.
 BUILD = re.compile(rb"\bv?(2\.\d{1,3}\.\d{1,3})\.\d{6,14}")
 SOC = re.compile(rb"\b(?:SM|SA|SC|SXR|QCM|QCS|QRB|SAR|SSG)\d{3,4}[A-Z]{0,2}\b")
+CONTEXT = re.compile(rb"(?i)context[ -]index\s*[=:]?\s*(\d{1,3})\b")
 DIALOG = re.compile(rb"(?i)create (?:the )?(?:genie )?dialog|Failed to create NPU|Failed to load")
 LINE_BYTES, MOST_KEPT = 4096, 64  # of a line and of the lines with a number
+
+
+class ErrorNumber(NamedTuple):
+    """An error number, and the context that its line names by its place in ctx-bins; None if it
+    names none."""
+
+    number: int
+    context: int | None = None
+
+    def is_about(self, finding: Finding, parts: Sequence[str]) -> bool:
+        """Return whether a finding may explain this error. ``parts`` are the names of the contexts'
+        files. A finding on one part does not explain why another one was refused."""
+        named = [part for part in parts if part in (finding.subject, *finding.what.split())]
+        if self.context is None or self.context >= len(parts) or not named:
+            return True
+        return parts[self.context] in named
 
 
 @dataclass
@@ -37,7 +55,7 @@ class LogFacts:
     says that a model could not be loaded (0 without one), and the versions of QNN and the SoCs that
     it names, each with its first line."""
 
-    numbers: dict[int, int] = field(default_factory=dict)
+    numbers: dict[ErrorNumber, int] = field(default_factory=dict)
     not_loaded: int = 0
     versions: dict[str, int] = field(default_factory=dict)
     socs: dict[str, int] = field(default_factory=dict)
@@ -56,9 +74,12 @@ class LogFacts:
 
     def _read_line(self, line: bytes) -> None:
         self.lines += 1
+        named = CONTEXT.search(line)
+        context = int(named[1]) if named else None
         for match in NUMBER.finditer(line):
             if len(self.numbers) < MOST_KEPT:
-                self.numbers.setdefault(int(match[1], 0), self.lines)
+                error = ErrorNumber(int(match[1], 0), context)
+                self.numbers.setdefault(error, self.lines)
         if not self.not_loaded and DIALOG.search(line):
             self.not_loaded = self.lines
         for pattern, names in ((BUILD, self.versions), (SOC, self.socs)):
@@ -113,13 +134,15 @@ def explain_bundle(
     chosen_soc, version = soc or facts.find_soc(), "" if runtime_name else facts.find_version()
     folder = read_folder(path, chosen_soc, runtime_name or version)
     reasons = read_policy("genie", GenieKeys).explains
+    parts = list_parts(folder)
     findings: list[Explained] = []
     explained_lines: set[tuple[int, str]] = set()
     for finding in sort_findings(judge_genie(folder)):
         lines: list[tuple[int, str]] = []
-        for number, line in facts.numbers.items():
-            if finding.id in reasons.get(str(number), ()):
-                lines.append((line, f"err {number}"))
+        for error, line in facts.numbers.items():
+            is_reason = finding.id in reasons.get(str(error.number), ())
+            if is_reason and error.is_about(finding, parts):
+                lines.append((line, f"err {error.number}"))
         if facts.not_loaded and finding.severity is Severity.ERROR and not lines:
             lines.append((facts.not_loaded, "the model is not loaded"))
         explained_lines.update(lines)
@@ -134,7 +157,9 @@ def explain_bundle(
             )
         )
     known = [
-        (line, f"err {number}") for number, line in facts.numbers.items() if str(number) in reasons
+        (line, f"err {error.number}")
+        for error, line in facts.numbers.items()
+        if str(error.number) in reasons
     ]
     open_lines = [line for line in known if line not in explained_lines]
     return BundleExplanation(
@@ -144,6 +169,15 @@ def explain_bundle(
         tuple(findings),
         tuple(open_lines),
     )
+
+
+def list_parts(folder: GenieFolder) -> list[str]:
+    """Return the names of the contexts' files in the order of ctx-bins, also of missing ones: the
+    runtime counts them in this order."""
+    names = folder.section("engine", "model", "binary").get("ctx-bins")
+    if isinstance(names, list):
+        return [Path(str(name)).name for name in names]
+    return [binary.name for binary in folder.binaries]
 
 
 def read_folder(path: Path, soc: str, runtime_name: str) -> GenieFolder:

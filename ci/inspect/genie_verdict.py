@@ -45,7 +45,9 @@ def describe(folder: GenieFolder) -> Iterator[str]:
     if folder.tokenizer:
         yield f"  tokenizer: ids up to {folder.tokenizer.vocabulary - 1}"
     if folder.runtime:
-        yield f"  libraries: {folder.runtime.name}, QNN {folder.runtime.qnn or 'unknown'}"
+        version = f"QNN {folder.runtime.qnn or 'unknown'}"
+        name = folder.runtime.name  # only the version, if no directory was passed
+        yield f"  libraries: {version if name == version else f'{name}, {version}'}"
 
 
 def describe_binary(binary: BinaryFile) -> Iterator[str]:

@@ -64,6 +64,12 @@ def run_suite(
 ) -> Report:
     """Run the chosen tests of a suite with pytest, and return the report of their results. Raises
     UsageError if no test was chosen, and ToolError if pytest could not run them."""
+    if request.last_failed and not has_failed_tests(request):
+        raise UsageError(
+            "no test is to be run: in the last run, none failed",
+            why=f"{find_cache(request)} names no failed test",
+            fix="leave out --last-failed to run all tests again",
+        )
     results_file = scratch.scratch / "results.jsonl"
     search_path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     variables = {
@@ -145,8 +151,7 @@ def list_words(request: UpstreamRequest) -> Iterator[str]:
     yield from (str(root / place) for place in request.suite.places)
     yield from ("-p", PLUGIN, "-c", os.devnull, "--rootdir", str(root))
     yield from ("--import-mode=importlib", "-o", "python_files=test_*.py test.py", "-q")
-    cache = request.directory.absolute() / "pytest_cache"
-    yield from ("-o", f"cache_dir={cache}", "--assert=plain", "--tb=line")
+    yield from ("-o", f"cache_dir={find_cache(request)}", "--assert=plain", "--tb=line")
     yield from ("-p", "no:faulthandler", "-p", "no:warnings")
     if importlib.util.find_spec("xdist"):  # after a crash of a worker, the others go on
         yield from ("-n", str(request.jobs), "--dist", "worksteal")
@@ -156,6 +161,17 @@ def list_words(request: UpstreamRequest) -> Iterator[str]:
     yield from (f"--deselect={test}" for test in request.deselect)
     if request.last_failed:  # without a failed one, all would run
         yield from ("--last-failed", "--last-failed-no-failures=none")
+
+
+def find_cache(request: UpstreamRequest) -> Path:
+    """Return pytest's cache, in which it keeps the names of failed tests."""
+    return request.directory.absolute() / "pytest_cache"
+
+
+def has_failed_tests(request: UpstreamRequest) -> bool:
+    """Return whether pytest knows tests that failed in their last run."""
+    record = find_cache(request) / "v/cache/lastfailed"  # of _pytest/cacheprovider.py
+    return record.is_file() and read_bytes(record).strip() not in (b"", b"{}")
 
 
 def read_rows(file: Path) -> list[Result]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from provisioning.artifacts.environment import Environment
-from provisioning.artifacts.installations import read_version
+from provisioning.artifacts.installations import read_version, set_by_option
 from provisioning.console.caller import caller_path
 from provisioning.console.command import TOOLS, group_options
 from provisioning.documents import DocumentError, read_json
@@ -106,7 +106,10 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
                 require_sdk(Path(value), option if word else name)
         if value:
             # Absolute from here on, since child processes may have another working directory.
-            os.environ[name] = value
+            if word:
+                set_by_option(name, value, option)
+            else:
+                os.environ[name] = value
     return QnnChoice(os.environ.get(SDK_VARIABLE) or WHEEL, os.environ.get(ADAPTOR_VARIABLE, ""))
 
 

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provisioning.artifacts.installations import check_minimum
-from provisioning.artifacts.provision import Provisioned, locate_artifact, provision_artifacts
+from provisioning.artifacts.provision import (
+    Provisioned,
+    locate_artifact,
+    name_request,
+    provision_artifacts,
+)
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.caller import caller_path
 from provisioning.console.progress import Progress
@@ -124,11 +129,15 @@ def locate_profile(name: str, progress: Progress) -> Environment:
         adoption_variables = [request.toolchain.adoption.variable for request in missing]
         variables = ", ".join(filter(None, adoption_variables))
         or_adopt = f", or set {variables} to an installation" if variables else ""
-        command = "+".join([f"qnn-ci fetch {name}", *other_versions(profile, missing)])
+        words = ["+".join([name, *other_versions(profile, missing)])]
+        # That command does not get an option such as --source, so that it would also fetch the
+        # profile's own artifact.
+        if any(item and item.adopted for item in located):
+            words = [name_request(request) for request in missing]
         raise UnfitError(
             f"profile {name} lacks {', '.join(request.label for request in missing)}",
             why=f"the store {store.home} does not contain every artifact of this profile",
-            fix=f"run `{command}`{or_adopt}",
+            fix=f"run `qnn-ci fetch {' '.join(words)}`{or_adopt}",
         )
     return compose_environment(name, profile, tuple(item for item in located if item))
 

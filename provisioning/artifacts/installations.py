@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,22 @@ from provisioning.errors import UnfitError, UsageError
 from provisioning.files import explain_path
 from provisioning.manifest.reader import Adoption
 from provisioning.versions import is_older
+
+# Variables that an option has set, with the option and the value: messages name what was typed.
+_options: dict[str, tuple[str, str]] = {}
+
+
+def set_by_option(variable: str, value: str, option: str) -> None:
+    """Set a variable that points to an installation to what the user passed with an option, so that
+    both have the same effect, here and in child processes."""
+    os.environ[variable] = value
+    _options[variable] = (option, value)
+
+
+def find_option(variable: str, value: str) -> str:
+    """Return the option that set ``variable`` to ``value``; '' if it was no option."""
+    option, passed = _options.get(variable, ("", ""))
+    return option if passed == value else ""
 
 
 def find_installation(
@@ -37,11 +54,15 @@ def find_installation(
         if not wildcard_parts or head.endswith("/"):
             expected[head.rstrip("/")] = None
     if missing := [path for path in expected if not (root / path).exists()]:
-        option = " (or --sdk)" if variable == adoption.choice else ""
+        if option := find_option(variable, directory):
+            setting, way = f"{option} {directory}", f"correct {option}, or leave it out"
+        else:
+            also = " (or --sdk)" if variable == adoption.choice else ""
+            setting, way = f"{variable}={directory}", f"correct {variable}{also}, or unset it"
         raise UnfitError(
-            f"{variable}={directory} is not a usable {request.name}",
+            f"{setting} is not a usable {request.name}",
             why=explain_path(root) or f"it has no {' and no '.join(missing)}",
-            fix=f"correct {variable}{option}, or unset it and run `qnn-ci fetch {request.name}`",
+            fix=f"{way} and run `qnn-ci fetch {request.name}`",
         )
     version = read_version(root, adoption)
     check_minimum(request, variable, version)
@@ -66,10 +87,14 @@ def read_version(root: Path, adoption: Adoption) -> str:
 def check_minimum(request: ArtifactRequest, variable: str, version: str) -> None:
     """Raise UnfitError if the version is older than the profile's minimum."""
     if request.minimum and version != "unknown" and is_older(version, request.minimum):
+        option = find_option(variable, os.environ.get(variable, ""))
+        fix = f"set {variable} to version {request.minimum} or later, or unset it"
+        if option:
+            fix = f"pass version {request.minimum} or later to {option}, or leave it out"
         raise UnfitError(
-            f"{request.name} {version} in {variable} is too old",
+            f"{request.name} {version} in {option or variable} is too old",
             why=request.minimum_reason or f"{request.minimum} or later is needed",
-            fix=f"set {variable} to version {request.minimum} or later, or unset it",
+            fix=fix,
         )
 
 

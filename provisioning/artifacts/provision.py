@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from provisioning.artifacts.consent import require_acceptance, require_trust
-from provisioning.artifacts.installations import find_installation, read_version
+from provisioning.artifacts.installations import find_installation, find_option, read_version
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.caller import is_ci
 from provisioning.console.process import run_tasks
@@ -117,7 +117,9 @@ def adopt_artifact(
         return None
     (root, version), pinned = installation, request.release.version
     note = "" if version == pinned else f" (the pinned version is {pinned})"
-    progress.step(f"{request.name}: using {variable}={root}, version {version}{note}")
+    option = find_option(variable, directory)
+    setting = f"{option} {root}" if option else f"{variable}={root}"
+    progress.step(f"{request.name}: using {setting}, version {version}{note}")
     adopted = Provisioned(request.name, version, root, adopted=True)
     if verify:
         check_adopted(request.pinned(store), adopted)
@@ -415,7 +417,7 @@ def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
         return
     licences = [error for error in problems if isinstance(error, UnfitError)]
     first_uses = [error for error in problems if isinstance(error, IntegrityError)]
-    words = [_name(request) for request in requests]
+    words = [name_request(request) for request in requests]
     words += ["--accept-licence"] if licences else []
     # In CI, the option has no effect.
     words += ["--trust-first-use"] if first_uses and not is_ci() else []
@@ -430,7 +432,7 @@ def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
     )
 
 
-def _name(request: ArtifactRequest) -> str:
+def name_request(request: ArtifactRequest) -> str:
     """Return the request as a command-line argument."""
     release, components = request.release.version, ",".join(request.components)
     version = "" if release == request.toolchain.default else f"@{release}"

@@ -76,10 +76,10 @@ def test_an_artifact_that_needs_an_unknown_library_is_not_published(built_aot: B
 @pytest.mark.parametrize(
     ("target", "variable", "message"),
     [
-        ("aot", "QNN_SDK_ROOT", "`python -m ci fetch aot`"),
-        ("android", "ANDROID_NDK_ROOT", "`python -m ci fetch android`"),
-        ("linux", "EXECUTORCH_ROOT", "`python -m ci fetch linux`"),
-        ("direct", "HEXAGON_SDK_ROOT", "`python -m ci fetch direct`"),
+        ("aot", "QNN_SDK_ROOT", "`python -m ci fetch qnn-sdk:base,headers,host`"),
+        ("android", "ANDROID_NDK_ROOT", "`python -m ci fetch android-ndk`"),
+        ("linux", "EXECUTORCH_ROOT", "`python -m ci fetch executorch:runner`"),
+        ("direct", "HEXAGON_SDK_ROOT", "`python -m ci fetch hexagon-sdk`"),
     ],
 )
 def test_a_missing_toolchain_names_the_command_that_provisions_it(

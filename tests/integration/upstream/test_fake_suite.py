@@ -75,3 +75,5 @@ def test_references_and_program_get_what_the_test_gave(
     ours = ("1/4", "2/4", "3/4", "4/4", "doctor:", "report:", "what other", "4 tests:", "passed")
     others = [line for line in printed.splitlines() if not line.startswith((*ours, "  tests "))]
     assert others == []
+    assert main([*words, "--last-failed"]) == ExitCode.USAGE
+    assert "no test is to be run: in the last run, none failed" in capfd.readouterr().err

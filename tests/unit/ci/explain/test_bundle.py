@@ -11,13 +11,16 @@ import pytest
 
 from ci.__main__ import main
 from ci.inspect.bundle_log import LogFacts
+from ci.inspect.genie import GenieKeys
 from provisioning.errors import ExitCode
+from provisioning.manifest.reader import read_policy
 from tests.build import genie
 from tests.stand_ins import litert
 
 HEAD = "Using libGenie.so version 1.9.0\nQNN build v2.42.0.251225135753_193295\n"
 NEWER = "QNN build v2.51.0.260901000000\n"
 ERR = '[ERROR] "Could not create context from binary for context index = 0 : err {}"\n'
+SECOND = ERR.replace("index = 0", "index = 1")
 DIALOG = "Failed to create the dialog.\n"
 
 
@@ -28,6 +31,10 @@ def other_part(folder: Path, _: dict[str, Any]) -> None:
 def cut_part(folder: Path, _: dict[str, Any]) -> None:
     data = (folder / genie.PARTS[0]).read_bytes()
     (folder / genie.PARTS[0]).write_bytes(data[: len(data) // 2])
+
+
+def without_first_part(folder: Path, _: dict[str, Any]) -> None:
+    (folder / genie.PARTS[0]).unlink()
 
 
 def without_vocabulary(_: Path, config: dict[str, Any]) -> None:
@@ -46,21 +53,35 @@ CASES: dict[str, Case] = {
         HEAD + ERR.format(5000),
         keep,
         [],
-        ["QNN964 3 err 5000", "QNN964 3 err 5000", "QNN966"],
+        ["QNN964 3 err 5000", "QNN964", "QNN966"],
         [],
     ),
     "a part for another SoC than the log names": (
-        NEWER + "soc: SM8650\n" + ERR.format(5005),
+        NEWER + "soc: SM8650\n" + SECOND.format(5005),
         other_part,
         [],
         ["QNN954 3 err 5005", "QNN963 3 err 5005"],
         [],
     ),
+    "the other part is for another SoC than the log names": (
+        NEWER + "soc: SM8650\n" + ERR.format(1009) + ERR.format(5005),
+        other_part,
+        [],
+        ["QNN954 4 err 5005", "QNN963"],
+        ["3 err 1009"],
+    ),
+    "errors of both parts, of which the first is missing": (
+        NEWER + ERR.format(1009) + SECOND.format(1009),
+        without_first_part,
+        ["--soc", "SM8750"],
+        ["QNN951", "QNN963 3 err 1009"],
+        ["2 err 1009"],
+    ),
     "another phone than the one of the contexts": (
         NEWER + ERR.format(1009) + DIALOG,
         keep,
         ["--soc", "SM8750"],
-        ["QNN963 2 err 1009", "QNN963 2 err 1009"],
+        ["QNN963 2 err 1009", "QNN963 3 the model is not loaded"],
         [],
     ),
     "the NPU restarts, and the contexts are for another SoC": (
@@ -127,6 +148,14 @@ def test_findings_on_the_folder_explain_the_log(
     assert [f"{line} {text}" for line, text in bundle["open_lines"]] == open_lines
 
 
+def test_a_finding_names_each_error_that_it_explains() -> None:
+    texts = read_policy("checks", dict[str, dict[str, Any]])
+    for number, findings in read_policy("genie", GenieKeys).explains.items():
+        assert {name: number in texts[name]["why"] for name in findings} == dict.fromkeys(
+            findings, True
+        )
+
+
 def test_a_file_of_litert_lm_is_read_likewise(
     tmp_path: Path, explain: Callable[..., dict[str, Any]]
 ) -> None:
@@ -184,5 +213,5 @@ def test_a_log_in_parts_of_any_size_says_the_same() -> None:
         facts = LogFacts()
         assert b"".join(facts.read(log[at : at + size] for at in range(0, len(log), size))) == log
         assert facts == whole
-    assert (whole.numbers, whole.not_loaded) == ({5000: 3}, 5)
+    assert (whole.numbers, whole.not_loaded) == ({(5000, 0): 3}, 5)
     assert (whole.find_version(), whole.find_soc()) == ("2.42.0", "SM8650")

@@ -173,6 +173,27 @@ def test_a_right_folder_is_judged_for_a_phone_and_its_libraries(
     assert (ended, [*findings]) == (code, numbers)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "line"),
+    [
+        ("2.49.40", "libraries: QNN 2.49.40"),
+        ("qnn-runtime@2.49.40", "libraries: qnn-runtime 2.49.40, QNN 2.49.40"),
+        ("libraries", "libraries: libraries, QNN unknown"),
+    ],
+)
+def test_libraries_are_named_once(
+    runtime: str,
+    line: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "libraries").mkdir()
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    main(["inspect", str(make_genie(tmp_path / "bundle")), "--runtime-dir", runtime])
+    assert line in map(str.strip, capsys.readouterr().out.splitlines())
+
+
 def test_a_configuration_of_another_name_is_found_if_it_is_the_only_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

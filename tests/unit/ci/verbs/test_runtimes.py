@@ -137,6 +137,7 @@ def test_a_runtime_that_fails_does_not_keep_the_others_from_being_compared(
         (["--model", "net.txt"], "net.txt cannot be judged by ExecuTorch, ONNX Runtime, LiteRT"),
         (["--model", "net.py:net", "--scheme", "9a9w"], "no scheme '9a9w'"),
         (["--model", "net.py:net", "--soc", "SM8651"], "no SoC 'SM8651'"),
+        (["--model", "net.py:net", "--soc", "Galaxy S24"], "use SM8650, its SoC"),
         (["--model", "net.py:net", "--python", "tvm=python3"], "it is not RUNTIME=PYTHON"),
         (["--model", "net.py:net", "--python", "litert=gone"], "gone cannot be run"),
     ],

@@ -213,6 +213,45 @@ def test_the_command_for_a_missing_artifact_fetches_the_chosen_version(
     assert f"run `qnn-ci fetch {fetched}`, or" in caught.value.fix
 
 
+def test_messages_name_the_option_with_which_an_installation_was_chosen(
+    real: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command that fetches the rest of the profile fetches no second checkout."""
+    for variable in ("QNN_SDK_ROOT", "QNN_CI_SDK", "EXECUTORCH_ROOT"):
+        monkeypatch.setenv(variable, "")
+    checkout, other = make_checkout(real.root / "code"), make_checkout(real.root / "other")
+    qnn = make_qnn(real.root / "sdk", PIN, HOST)
+
+    def build(*words: str) -> list[str]:
+        assert run_command("ci", VERBS, ["build", "linux", "--check", *words])[0] == 3
+        lines = capsys.readouterr().err.splitlines()
+        return [line for line in lines if not line.startswith(("  why", "note"))]
+
+    fetch = "ci fetch qnn-sdk:base,headers,linux,hexagon"
+    lacks_sdk = [
+        f"ci build: profile linux lacks qnn-sdk {PIN}",
+        f"  fix: run `{fetch}`, or set QNN_SDK_ROOT to an installation",
+    ]
+    used = "version 1.5.1"
+    assert build("--source", "code") == [
+        f"executorch: using --source {checkout}, {used}",
+        *lacks_sdk,
+    ]
+    monkeypatch.setenv("EXECUTORCH_ROOT", "other")
+    assert build() == [f"executorch: using EXECUTORCH_ROOT={other}, {used}", *lacks_sdk]
+    (checkout / "version.txt").unlink()
+    assert build("--source", "code") == [
+        f"ci build: --source {checkout} is not a usable executorch",
+        "  fix: correct --source, or leave it out and run `ci fetch executorch`",
+    ]
+    monkeypatch.setenv("EXECUTORCH_ROOT", "")
+    assert build("--sdk", "sdk") == [
+        f"qnn-sdk: using --sdk {qnn}, version {PIN}175447 (the pinned version is {PIN})",
+        "ci build: profile linux lacks executorch 1.5.1",
+        "  fix: run `ci fetch executorch:runner`, or set EXECUTORCH_ROOT to an installation",
+    ]
+
+
 def test_version_that_is_too_old_for_a_profile_is_refused_with_the_reason(
     real: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
