@@ -29,12 +29,19 @@ from ci.explain.rules import (
     read_namings,
 )
 from ci.facts.finding import Certainty, Proof, Remedy
+from ci.facts.kinds import read_kinds
 
 LINE_BYTES = 4 << 20  # the first and the last half of a longer line are read
 LINE_CHARS = (
     500  # read on each side of a literal, so that no pattern has to search a very long line
 )
 OWN_FIX = "  fix: "  # as QnnCiError writes it
+# A finding of a case, as a run of this project prints it: `not faithful: ... [QNN2001]`. The number
+# may be in the next line, because lines are broken at the width of the terminal.
+CASE_FINDING = re.compile(r"^[\s|]*(?P<headline>.*?)\s*\[(?P<id>QNN2\d{3})\]\s*$")
+_CASE_ROW = re.compile(
+    r"(?:^|\s{2,})failed\s{2,}"
+)  # a failed case in a table, or above its findings
 MOST_UNKNOWN = 1000  # about this many error lines that match no rule are counted
 SHOWN_UNKNOWN = 20
 MOST_OPERATORS = 50  # are kept per rule
@@ -73,7 +80,8 @@ class Finding(Struct, frozen=True):
     """A rule that matches lines of a log. ``line`` is the number of the first of these lines,
     ``text`` its text, and ``count`` how many there are.
 
-    ``id`` is the id of the finding, such as QNN1203, and ``rule`` the name of its rule.
+    ``id`` is the id of the finding, such as QNN1203, and ``rule`` the name of its rule; of a
+    finding of a case that the log names, such as QNN2001, both are its id.
     ``headline`` is the cause in one line, and ``detail`` continues it. ``place`` is where the line
     was written. ``consequence_of`` is the name of the rule that is the cause of this one, or empty
     if there is none.
@@ -94,6 +102,11 @@ class Finding(Struct, frozen=True):
     versions: str = ""
     count: int = 1
     consequence_of: str = ""
+
+    @property
+    def label(self) -> str:
+        """The id and, if there is one, the name of the rule."""
+        return self.id if self.rule == self.id else f"{self.id} {self.rule}"
 
     @property
     def claim(self) -> str:
@@ -191,6 +204,9 @@ class _Scan:
     operators: dict[str, dict[str, int]] = field(default_factory=dict)  # rule: name: line
     begun: list[Operator] = field(default_factory=list)  # the last operator before each rule
     last_begun: Operator | None = None
+    case_findings: dict[str, _Match] = field(default_factory=dict)  # id: its first line
+    case_rows: list[Unknown] = field(default_factory=list)  # first ones, see _CASE_ROW
+    case_row_count: int = 0
 
     def read(self, chunk: bytes) -> None:
         """Match whole lines of a log with the rules. A line counts only for the first rule that it
@@ -237,10 +253,23 @@ class _Scan:
                     number = self.lines + chunk.count(b"\n", 0, start) + 1
                     self.matches[rule.id] = _Match(number, line.strip(), values)
                     new.append((start, rule.id))
-        unknown = self._find_unknown(chunk, low, set(rule_by_start))
+        case_lines = self._find_case_findings(chunk, low)
+        unknown = self._find_unknown(chunk, low, {*rule_by_start, *case_lines})
         error_lines = rule_by_start | dict.fromkeys(unknown, "")
         self._find_operators(chunk, low, shapes, error_lines, new)
         self.lines += chunk.count(b"\n") + (not chunk.endswith(b"\n"))
+
+    def _find_case_findings(self, chunk: bytes, low: bytes) -> Iterator[int]:
+        """Keep the findings of cases that the lines of a run of this project name, and yield the
+        starts of these lines."""
+        for start, line in _find_lines(chunk, low, [b"[qnn2"]):
+            if match := CASE_FINDING.search(line):
+                yield start
+                if earlier := self.case_findings.get(match["id"]):
+                    earlier.count += 1
+                    continue
+                number = self.lines + chunk.count(b"\n", 0, start) + 1
+                self.case_findings[match["id"]] = _Match(number, line.strip(), match.groupdict())
 
     def _find_operators(
         self,
@@ -284,10 +313,14 @@ class _Scan:
             unquoted = unquote(line, _decode_head(chunk, start))
             if _ERROR.search(unquoted) and not _QUOTED.search(line):
                 unknown_lines[start] = line.strip()
-        self.unknown_count += len(unknown_lines)
-        for start in sorted(unknown_lines)[: SHOWN_UNKNOWN - len(self.unknown)]:
-            number = self.lines + chunk.count(b"\n", 0, start) + 1
-            self.unknown.append(Unknown(number, unknown_lines[start]))
+        for start in sorted(unknown_lines):
+            is_row = _CASE_ROW.search(unknown_lines[start]) is not None
+            kept_lines = self.case_rows if is_row else self.unknown
+            self.case_row_count += is_row
+            self.unknown_count += not is_row
+            if len(kept_lines) < SHOWN_UNKNOWN:
+                number = self.lines + chunk.count(b"\n", 0, start) + 1
+                kept_lines.append(Unknown(number, unknown_lines[start]))
         return set(unknown_lines)
 
 
@@ -361,7 +394,7 @@ def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
     causes = (
         cause
         for cause in (*explanation.causes, *explanation.notes)
-        if cause.role not in (Role.SYMPTOM, Role.COMPONENT)
+        if cause.role not in (Role.SYMPTOM, Role.COMPONENT) and cause.rule != cause.id
     )
     return next(causes, None)
 
@@ -461,6 +494,11 @@ def _list_matched(scan: _Scan) -> list[Rule]:
 
 def _conclude(file: str, scan: _Scan) -> Explanation:
     """Sort the matched rules into causes, consequences, notes and harmless lines."""
+    case_findings = _list_case_findings(scan)
+    if not case_findings:  # the rows are of another program
+        scan.unknown = sorted([*scan.unknown, *scan.case_rows], key=lambda row: row.line)
+        scan.unknown = scan.unknown[:SHOWN_UNKNOWN]
+        scan.unknown_count += scan.case_row_count
     matched = _list_matched(scan)
     ids = {rule.id for rule in matched}
     follows = {}  # rule: the matched rule that is its cause
@@ -484,17 +522,19 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
             first = guessed = {hint.id for hint in hints}
     causes = [rule for rule in matched if rule.id in first]
     notes = [hint for hint in pick(Role.HINT) if hint not in causes]
-    if not causes:
+    if not causes and not case_findings:
         symptoms = symptoms or pick(Role.COMPONENT)
         causes, symptoms = symptoms[:1], symptoms[1:]
     later_causes = [rule for rule in pick(Role.CAUSE) if rule not in causes]
     consequences = sorted(later_causes + symptoms, key=lambda rule: scan.matches[rule.id].line)
-    name = causes[0].id if causes else ""
     place = find_place(scan.places)
+    findings = [_find(rule, scan, place, guess=rule.id in guessed) for rule in causes]
+    findings = sorted([*case_findings, *findings], key=lambda finding: finding.line)
+    name = findings[0].rule if findings else ""
     return Explanation(
         file=file,
         lines=scan.lines,
-        causes=tuple(_find(rule, scan, place, guess=rule.id in guessed) for rule in causes),
+        causes=tuple(findings),
         consequences=tuple(
             _find(rule, scan, place, follows[rule.id] or name) for rule in consequences
         ),
@@ -504,6 +544,31 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
         unknown_count=scan.unknown_count,
         operators=_list_operators(scan, causes),
     )
+
+
+def _list_case_findings(scan: _Scan) -> list[Finding]:
+    """Return the findings of cases that the log names."""
+    kinds = {kind.id: kind for kind in read_kinds()} if scan.case_findings else {}
+    findings = []
+    for number, match in scan.case_findings.items():
+        if kind := kinds.get(number):
+            finding = Finding(
+                id=number,
+                rule=number,
+                role=Role.CAUSE,
+                headline=match.values["headline"] or kind.example,
+                detail=kind.meaning,
+                certainty=Certainty.KNOWN,
+                remedies=(Remedy(text=kind.help, proof=Proof.SUGGESTED),),
+                place=Place.COMPUTER,
+                line=match.line,
+                text=match.text,
+                source=("docs/reference/findings.md",),
+                is_seen=True,
+                count=match.count,
+            )
+            findings.append(finding)
+    return findings
 
 
 def _keep_unknown(taken: _Match, scan: _Scan) -> None:

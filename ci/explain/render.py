@@ -58,7 +58,7 @@ def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:
                 Level.ERROR,
                 f"{cause.cause}. {word.capitalize()}: {cause.fix}. "
                 f"Seen in {explanation.file}, line {cause.line}: {_cut(cause.text)}",
-                f"explain: {cause.id} {cause.rule}",
+                f"explain: {cause.label}",
             )
 
 

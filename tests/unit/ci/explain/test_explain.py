@@ -44,6 +44,47 @@ def names(findings: tuple) -> list[str]:
     return [finding.rule for finding in findings]
 
 
+RED_RUN = """\
+3/4 lower, run and judge 1 case, 2 at a time
+  [1/1] lost.py:positions fp16 SM8650      failed       18.6 dB  not faithful
+lost.py:positions  fp16    SM8650  failed  18.6       66.4  +47.8        4/4   5.90  1.30  50.2 KiB
+failed  lost.py:positions fp16 SM8650
+  | not faithful: known fault broadcast-add-before-norm [net.py:45] [QNN2001]
+  | why: in fp16, all rows of the batch except the first are wrong
+  | not accurate enough: the program has 18.8 dB of SQNR, which is much less than the
+  | 30 dB required [QNN2103]
+failed  lost.py:positions fp16 SM8750
+  | not faithful: the error is 47.8 dB above the predicted noise [QNN2001]
+FAILED: 0 passed, 1 failed, 0 unsupported, 0 cached; 91.9 s
+nox > Command python -m ci test-emulator failed with exit code 1
+"""
+
+
+def test_the_findings_that_a_red_run_prints_are_the_causes_in_its_log() -> None:
+    """Its own rows of failed cases are no further errors."""
+    explanation = say(*RED_RUN.splitlines())
+    assert [
+        (cause.id, cause.label, cause.line, cause.count, cause.headline)
+        for cause in explanation.causes
+    ] == [
+        (
+            "QNN2001",
+            "QNN2001",
+            5,
+            2,
+            "not faithful: known fault broadcast-add-before-norm [net.py:45]",
+        ),
+        ("QNN2103", "QNN2103", 8, 1, "30 dB required"),
+    ]
+    assert explanation.causes[0].fix.startswith("read `seen`, `where`")
+    assert names(explanation.consequences) == ["nox-failed"]
+    assert (explanation.unknown, explanation.unknown_count) == ((), 0)
+    # Another program's rows are errors that no rule matches, and a number alone is no finding.
+    others = say("test_a   failed   1 s", "QNN2001", "see [QNN2001] for more", "[QNN2999]")
+    assert (others.causes, others.unknown_count) == ((), 1)
+    assert find_known(RED_RUN, RULES) is None
+
+
 def test_a_line_counts_for_the_next_rule_if_the_log_is_not_that_of_the_first() -> None:
     """Whether a log contains the text that a rule needs is only known at the end of the log."""
     line = "Failed to create context from binary. Error code: 1002"
