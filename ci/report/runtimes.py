@@ -13,7 +13,15 @@ import msgspec
 from ci.facts.finding import Proof
 from ci.report.columns import show_estimate
 from ci.report.document import PLOT_HEIGHT, PLOT_WIDTH, Card, Document, Plot, Point, Row, Table
-from ci.report.schema import RANKS, Case, FallbackOp, PredictedTime, Report, Status
+from ci.report.schema import (
+    MADE_PROVES,
+    RANKS,
+    Case,
+    FallbackOp,
+    PredictedTime,
+    Report,
+    Status,
+)
 from ci.report.text import count, show_bytes, show_decibels
 
 SCHEMA_VERSION = 1
@@ -32,7 +40,8 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     ``cpu_nodes`` are the nodes that stay on the CPU, and ``cpu_operators`` what they compute.
     ``headline`` and ``remedy`` are of the first finding. ``exact`` is whether the outputs are
     equal, which is better than any SQNR. ``shown_db`` and ``shown_ms`` are as the runtime's own
-    report shows them. ``time_obstacle`` is why no time is predicted."""
+    report shows them. ``time_obstacle`` is why no time is predicted, and ``made_inputs`` describes
+    generated inputs."""
 
     model: str
     soc: str
@@ -53,6 +62,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     shown_db: str = NOTHING
     shown_ms: str = NOTHING
     time_obstacle: str = ""
+    made_inputs: str = ""
 
     @property
     def likely_ms(self) -> float:
@@ -141,6 +151,7 @@ def list_rows(runtime: str, report: Report) -> Iterator[RuntimeRow]:
             shown_db=show_decibels(case.judgement.sqnr_db, case.judgement.max_abs),
             shown_ms=show_estimate(case),
             time_obstacle=case.program.estimate.unknown if case.program.estimate else "",
+            made_inputs=case.asked.made_inputs,
         )
 
 
@@ -236,6 +247,8 @@ def describe_most_accurate(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     tie = f", which cannot be distinguished from {', '.join(alike)}" if alike else ""
     shown = "exact" if best.exact else f"{best.shown_db} dB"
     yield f"most accurate: {best.label} ({shown}){tie}"
+    if made_inputs := sorted({row.made_inputs for row, _ in measured if row.made_inputs}):
+        yield f"{' and '.join(made_inputs)}: the comparison {MADE_PROVES}"
 
 
 def describe_better(group: Group) -> Iterator[str]:
