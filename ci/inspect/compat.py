@@ -113,7 +113,7 @@ def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = ""
         Axis.FILE: _judge_file(program),
         Axis.BUILD: _judge_build(contexts, runtime),
         Axis.BINARY_INFO: _judge_binary_info(contexts, runtime),
-        Axis.ADAPTOR: _judge_adaptor(runtime),
+        Axis.ADAPTOR: _judge_adaptor(program, runtime),
         Axis.HEXAGON: _judge_hexagon(contexts, runtime, soc),
         Axis.SOC: _judge_soc(contexts, soc),
         Axis.VTCM: _judge_vtcm(contexts, soc),
@@ -188,7 +188,9 @@ def _judge_binary_info(contexts: Contexts, runtime: Runtime | None) -> Judged:
     return Verdict.YES, f"QNN {INFO_SINCE} and later read binary info of version 3"
 
 
-def _judge_adaptor(runtime: Runtime | None) -> Judged:
+def _judge_adaptor(program: Program, runtime: Runtime | None) -> Judged:
+    if program.kind in ("litert", "onnx"):
+        return Verdict.SKIPPED, "only programs of ExecuTorch need one"
     if runtime is None:
         return Verdict.SKIPPED, NO_RUNTIME
     headers, qnn = runtime.adaptor, runtime.qnn

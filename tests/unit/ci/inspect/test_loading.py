@@ -60,6 +60,7 @@ AUXILIARY = (3, make_plain(), {"model_type": "tf_lite_aux"})
         ([COMPILED, EMBEDDER, AUXILIARY], ["--soc", "SM8650"], ExitCode.FAILED, "tf_lite_embedder"),
         ([COMPILED], ["--soc", "SM8650"], ExitCode.FAILED, "it has no tf_lite_aux"),
         ([AUXILIARY], ["--soc", "SM8650"], ExitCode.ENVIRONMENT, "no model in it is compiled"),
+        ([COMPILED], ["--runtime-dir", "2.51.0"], ExitCode.FAILED, "only programs of ExecuTorch"),
         ([COMPILED], ["--load"], ExitCode.USAGE, "neither a runtime nor an SoC"),
         ([], ["--soc", "SM8650"], ExitCode.FAILED, "cannot be loaded"),
     ],
