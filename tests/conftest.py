@@ -171,12 +171,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def mix_waiting(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests with those in WAITING distributed over the beginnings of the other files."""
     waiting = [item for item in items if item.nodeid.startswith(WAITING)]
-    others = [item for item in items if not item.nodeid.startswith(WAITING)]
-    files = list(dict.fromkeys(item.path for item in others))
+    unwaited_items = [item for item in items if not item.nodeid.startswith(WAITING)]
+    files = list(dict.fromkeys(item.path for item in unwaited_items))
     between = max(len(files) // (len(waiting) + 1), 1)
     places = set(files[between::between])
     mixed: list[pytest.Item] = []
-    for item in others:
+    for item in unwaited_items:
         if waiting and item.path in places:
             places.remove(item.path)
             mixed.append(waiting.pop(0))

@@ -74,17 +74,17 @@ def run_bundle(lane: Lane, numbers: range, folder: Path) -> Iterator[tuple[Case,
     cases = {case.name: case for case in read_report(folder / lane.session).cases}
     for place in sorted((folder / "k").glob("*/artifact/")):
         if (place.parent / "outputs").is_dir():
-            kept = read_kept(place.parent, {})
-            record = kept.artifact
+            kept_case = read_kept(place.parent, {})
+            record = kept_case.artifact
             for name, case in cases.items():
                 if record.model.endswith(name.model) and name.scheme == record.scheme:
-                    yield case, kept
+                    yield case, kept_case
 
 
-def is_right_program(kept: Kept) -> bool:
+def is_right_program(kept_case: Kept) -> bool:
     """Return whether all outputs of a program are right, compared with float32."""
-    references = kept.references
-    for index, output in enumerate(kept.outputs):
+    references = kept_case.references
+    for index, output in enumerate(kept_case.outputs):
         exact = references.float32[index].values
         best = references.quantized[index].values if references.quantized else exact
         if not is_right(exact, best, output, references.quantized is None):

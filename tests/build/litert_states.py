@@ -78,8 +78,10 @@ def make_gru(start: float = 0.5, *, forgets: bool = False) -> bytes:
         )
         gates.append(act(net, "LOGISTIC", total, shape))
     reset, update = gates
-    kept = net.call("MUL", (reset, net.add_linear(hidden, shape, UNITS)), shape, "MulOptions")
-    inner = net.call("ADD", (net.add_linear(source, (1, WIDTH), UNITS), kept), shape, "AddOptions")
+    kept_state = net.call("MUL", (reset, net.add_linear(hidden, shape, UNITS)), shape, "MulOptions")
+    inner = net.call(
+        "ADD", (net.add_linear(source, (1, WIDTH), UNITS), kept_state), shape, "AddOptions"
+    )
     candidate = act(net, "TANH", inner, shape)
     difference = net.call("SUB", (hidden, candidate), shape, "SubOptions")
     share = net.call("MUL", (update, difference), shape, "MulOptions")
@@ -126,16 +128,16 @@ def make_decoder() -> bytes:
     net, row, cache = Net(), (1, HEAD), (STEPS, HEAD)
     call_start(net)
     source = net.add_tensor(row, "x")
-    here = net.add_tensor((STEPS, 1), "here")
+    position = net.add_tensor((STEPS, 1), "here")
     blocked = net.add_tensor((1, STEPS), "mask")
     handles = [add_handle(net, name) for name in ("keys", "values")]
     caches = []
-    elsewhere = net.call("SUB", (net.add_number(1.0), here), (STEPS, 1), "SubOptions")
+    elsewhere = net.call("SUB", (net.add_number(1.0), position), (STEPS, 1), "SubOptions")
     for handle in handles:
         stored = read_variable(net, handle, cache)
         part = net.add_linear(source, row, HEAD)
         old = net.call("MUL", (stored, elsewhere), cache, "MulOptions")
-        new = net.call("MUL", (part, here), cache, "MulOptions")
+        new = net.call("MUL", (part, position), cache, "MulOptions")
         updated = net.call("ADD", (old, new), cache, "AddOptions")
         assign_variable(net, handle, updated)
         caches.append(updated)
@@ -145,7 +147,7 @@ def make_decoder() -> bytes:
     masked = net.call("ADD", (scores, blocked), (1, STEPS), "AddOptions")
     weights = net.call("SOFTMAX", (masked,), (1, STEPS), "SoftmaxOptions", beta=1.0)
     mixed = net.call("BATCH_MATMUL", (weights, values), row, "BatchMatMulOptions")
-    net.end([source, here, blocked], [net.add_linear(mixed, row, HEAD)])
+    net.end([source, position, blocked], [net.add_linear(mixed, row, HEAD)])
     add_start(net, [(name, np.zeros(cache)) for name in ("keys", "values")])
     return net.pack()
 
@@ -154,11 +156,11 @@ def draw_steps(name: str, count: int = STEPS) -> dict[str, Any]:
     """Return the inputs of successive runs of a model, with a first axis of this length."""
     random = np.random.default_rng(7)
     if name == "decoder":
-        seen = np.arange(STEPS)[None] <= np.arange(count)[:, None]
+        mask = np.arange(STEPS)[None] <= np.arange(count)[:, None]
         return {
             "x": random.standard_normal((count, 1, HEAD)).astype(np.float32),
             "here": np.eye(count, STEPS, dtype=np.float32)[:, :, None],
-            "mask": np.where(seen, 0, -30).astype(np.float32)[:, None],
+            "mask": np.where(mask, 0, -30).astype(np.float32)[:, None],
         }
     shape = (count, 1, 1, WIDTH) if name == "lstm" else (count, 1, WIDTH)
     return {"x": random.standard_normal(shape).astype(np.float32)}

@@ -166,9 +166,9 @@ def share_folder() -> Iterator[Path]:
     readers. The last process removes it; what a killed run has left is removed by the next run.
     """
     folder = ROOT / ".nox" / f"readers-{RUN}"
-    for other in folder.parent.glob("readers-*"):
-        if other != folder:
-            remove_unless_used(other)
+    for reader_folder in folder.parent.glob("readers-*"):
+        if reader_folder != folder:
+            remove_unless_used(reader_folder)
     use = hold(folder)
     try:
         yield folder

@@ -76,11 +76,13 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def list_installed(folder: Path) -> dict[str, str]:
     """Return the version of each package of an environment, except those that virtualenv adds."""
-    found = {}
+    packages = {}
     for about in folder.glob("lib/python*/site-packages/*.dist-info"):
         name, _, version = about.name.removesuffix(".dist-info").partition("-")
-        found[name] = version
-    return {name: version for name, version in found.items() if name not in {"pip", "setuptools"}}
+        packages[name] = version
+    return {
+        name: version for name, version in packages.items() if name not in {"pip", "setuptools"}
+    }
 
 
 def make(folder: Path, group: str, *, with_uv: bool = True) -> Session:

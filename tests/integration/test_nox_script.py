@@ -137,8 +137,8 @@ def test_without_a_wheel_of_uv_nox_is_installed_alone_and_this_is_said(
     assert lines[1].endswith("uv could not be installed, so pip is used (slower); pip says:")
     assert "No matching distribution found for uv==9.9.9" in lines[2]
     assert (lines[3:], ended.returncode) == (["nox 9.9"], 0)
-    again = run_script(checkout, QNN_CI_PYTHON="no-such-python")
-    assert (again.output, again.returncode) == ("nox 9.9\n", 0)
+    second_run = run_script(checkout, QNN_CI_PYTHON="no-such-python")
+    assert (second_run.output, second_run.returncode) == ("nox 9.9\n", 0)
 
 
 def test_a_disk_that_is_full_while_nox_is_installed_exits_with_4_and_leaves_no_environment(

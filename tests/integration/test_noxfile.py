@@ -768,9 +768,13 @@ def test_another_executorch_brings_the_torch_that_goes_with_it(
     monkeypatch.setattr(locks, "read_pairs", locks.read_pairs.__wrapped__)
     monkeypatch.setattr(requirements, "read_project", requirements.read_project.__wrapped__)
     assert list_requirements(Lock("lowering")) == group
-    other = Lock("lowering", "1.9")
-    assert list_requirements(other) == ("torch==3.0", "executorch==1.9", "numpy==1")
-    assert (other.name, other.torch, other.builds.name) == ("lowering-1.9", "3.0", "torch-3.0.txt")
+    newer_lock = Lock("lowering", "1.9")
+    assert list_requirements(newer_lock) == ("torch==3.0", "executorch==1.9", "numpy==1")
+    assert (newer_lock.name, newer_lock.torch, newer_lock.builds.name) == (
+        "lowering-1.9",
+        "3.0",
+        "torch-3.0.txt",
+    )
 
 
 @pytest.fixture

@@ -72,11 +72,11 @@ def test_settings_count_as_pip_counts_them(
     (tmp_path / ".config/pip/pip.conf").write_text(USER)
     (tmp_path / "named").write_text(NAMED)
     places = {"HOME": str(tmp_path), "XDG_CONFIG_DIRS": str(tmp_path / "etc")}
-    found = read_settings({**places, **variables})
+    pip_settings = read_settings({**places, **variables})
     if settings is None:
-        assert found == {"index-url": "https://b/it's"}
+        assert pip_settings == {"index-url": "https://b/it's"}
     else:
-        assert found | settings == found
+        assert pip_settings | settings == pip_settings
 
 
 @pytest.mark.parametrize("content", [b"[global", b"[a]\nb = 1\nb = 2\n", b"\xff", b"text"])

@@ -121,8 +121,8 @@ def make_tensor(name: str, dtype: int, shape: Sequence[int], scale: float | None
 
 def make_port(name: str, port: Sequence[int] | Port) -> Fields:
     """An input or output of a graph."""
-    known = port if isinstance(port, Port) else Port(port)
-    return make_tensor(name, known.dtype, known.shape, known.scale)
+    known_port = port if isinstance(port, Port) else Port(port)
+    return make_tensor(name, known_port.dtype, known_port.shape, known_port.scale)
 
 
 def make_binary(

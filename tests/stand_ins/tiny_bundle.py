@@ -46,8 +46,8 @@ def name_weight(name: str) -> str:
     """Return the name that transformers has for a weight of a Llama."""
     if name in NAMES:
         return NAMES[name]
-    _, number, rest = name.split(".", 2)
-    return f"model.layers.{number}.{LAYER_NAMES[rest.removesuffix('.weight')]}.weight"
+    _, number, part = name.split(".", 2)
+    return f"model.layers.{number}.{LAYER_NAMES[part.removesuffix('.weight')]}.weight"
 
 
 def write_model(config: DecoderConfig, weights: dict[str, Tensor], place: Path) -> None:

@@ -26,12 +26,12 @@ def find_faults(sessions: Collection[str], verbs: Collection[str]) -> list[str]:
     listed_verbs = Counter(row.verb for row in rows if row.verb)
     listed_sessions = Counter(row.session for row in rows if row.session)
     of_verbs = {verb.replace("-", "_") for verb in verbs}  # each verb is also a session
-    for kind, names, listed, known in (
+    for kind, names, listed, known_names in (
         ("verb", verbs, listed_verbs, {*verbs}),
         ("session", sessions, listed_sessions, {*sessions, *of_verbs}),
     ):
         faults += [f"{kind} {name} is in no group" for name in names if not listed[name]]
-        faults += [f"there is no {kind} {name}" for name in listed if name not in known]
+        faults += [f"there is no {kind} {name}" for name in listed if name not in known_names]
         faults += [
             f"{kind} {name} is listed twice" for name, number in listed.items() if number > 1
         ]

@@ -32,8 +32,8 @@ def make_row(name: str, package: Package) -> str:
 
 def make_page(text: str) -> str:
     """Return the page with the table of today."""
-    before, _, rest = text.partition(START)
-    after = rest.partition(END)[2]
+    before, _, text_after = text.partition(START)
+    after = text_after.partition(END)[2]
     rows = "".join(make_row(name, package) for name, package in read_packages().items())
     return f"{before}{START}\n{HEAD}{rows}\n{END}{after}"
 

@@ -96,7 +96,7 @@ def test_only_stand_ins_that_are_slow_on_purpose_pause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "uses"),
     [
         ("import time\ntime.sleep(0.3)", ["2: time.sleep"]),
         ("asyncio.sleep(delay_s)", ["1: asyncio.sleep"]),
@@ -115,5 +115,5 @@ def test_only_stand_ins_that_are_slow_on_purpose_pause() -> None:
         ("patch.setattr('time.monotonic', clock.read)", []),
     ],
 )
-def test_a_planted_use_of_time_is_found(text: str, found: list[str]) -> None:
-    assert list(find_times(text)) == found
+def test_a_planted_use_of_time_is_found(text: str, uses: list[str]) -> None:
+    assert list(find_times(text)) == uses

@@ -97,11 +97,13 @@ def test_no_cause_that_is_named_is_wrong(lane: str, tmp_path: Path) -> None:
     wrong = []
     for case in read_report(reports / lane.replace("-", "_")).cases:
         row = rows[int(case.model.removeprefix("truth"))]
-        said, verdict = judge(case, row.cause)
+        printed_text, verdict = judge(case, row.cause)
         name = f"{row.model} {case.scheme}"
-        lines.append(f"| {name} | {said[:300]} | {row.cause} | {verdict} |".replace("\n", " "))
+        lines.append(
+            f"| {name} | {printed_text[:300]} | {row.cause} | {verdict} |".replace("\n", " ")
+        )
         if verdict == "wrong":
-            wrong.append((name, said))
+            wrong.append((name, printed_text))
     folder = Path(TABLE or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / f"true-causes-{lane}.md"

@@ -32,12 +32,12 @@ def find_row(case: Case) -> tuple[Answer, str] | None:
     return None
 
 
-@pytest.mark.parametrize("every", [EVERY, pytest.param(1, marks=pytest.mark.nightly)])
-def test_the_operator_table_agrees_with_the_providers_answers(every: int) -> None:
+@pytest.mark.parametrize("step", [EVERY, pytest.param(1, marks=pytest.mark.nightly)])
+def test_the_operator_table_agrees_with_the_providers_answers(step: int) -> None:
     table = read_operators()
     assert installed_version() == table.provider
     differing = []
-    for answer in survey(list(list_cases())[::every]):
+    for answer in survey(list(list_cases())[::step]):
         row = find_row(answer.case)
         if answer.verdict == "invalid":
             assert row is None, answer.case.key

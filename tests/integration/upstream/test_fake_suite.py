@@ -73,7 +73,9 @@ def test_references_and_program_get_what_the_test_gave(
     assert "passed" in log
     assert f"what other packages printed: {tmp_path / 'upstream' / 'log.txt'}\n" in printed
     ours = ("1/4", "2/4", "3/4", "4/4", "doctor:", "report:", "what other", "4 tests:", "passed")
-    others = [line for line in printed.splitlines() if not line.startswith((*ours, "  tests "))]
-    assert others == []
+    foreign_lines = [
+        line for line in printed.splitlines() if not line.startswith((*ours, "  tests "))
+    ]
+    assert foreign_lines == []
     assert main([*words, "--last-failed"]) == ExitCode.USAGE
     assert "no test is to be run: in the last run, none failed" in capfd.readouterr().err

@@ -209,10 +209,10 @@ def test_outputs_that_are_not_rounded_alone_and_once_have_no_grid(tmp_path: Path
     def compute(x: Tensor) -> Any:
         quantized = OPS.quantize_per_tensor(x.sin(), 0.5, 3, 0, 255, torch.uint8)
         y = OPS.dequantize_per_tensor(quantized, 0.5, 3, 0, 255, torch.uint8)
-        other = OPS.dequantize_per_tensor(quantized, 0.5, 0, 0, 255, torch.uint8)
+        shifted = OPS.dequantize_per_tensor(quantized, 0.5, 0, 0, 255, torch.uint8)
         by_channel = OPS.quantize_per_channel(x.sin(), scales, zeros, 1, 0, 255, torch.uint8)
         channels = OPS.dequantize_per_channel(by_channel, scales, zeros, 1, 0, 255, torch.uint8)
-        return y, -y, other, channels
+        return y, -y, shifted, channels
 
     assert read_network(compute) == [HALVES, NO_GRID, NO_GRID, NO_GRID]
 

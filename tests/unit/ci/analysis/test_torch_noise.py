@@ -592,8 +592,8 @@ class SplitProduct(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         limits = (1 / 32767, 0, -32767, 32767, torch.int16)
         signed = OPS.dequantize_per_tensor(OPS.quantize_per_tensor(values, *limits), *limits)
-        other = round_to(values, 2**-15, 16)
-        product = other @ signed.transpose(0, 1) if self.place else signed @ other.transpose(0, 1)
+        coarse = round_to(values, 2**-15, 16)
+        product = coarse @ signed.transpose(0, 1) if self.place else signed @ coarse.transpose(0, 1)
         return round_to(product, 1e-4, 16)
 
 

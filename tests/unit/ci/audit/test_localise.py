@@ -755,7 +755,7 @@ FLOAT = [
 
 
 @pytest.mark.parametrize(
-    ("wanted", "matches"),
+    ("wanted_operators", "matches"),
     [
         ([label("add_1", "add")], ["add_1"]),
         # Another graph numbers its nodes otherwise; the only one of its line is the same.
@@ -768,9 +768,9 @@ FLOAT = [
     ],
 )
 def test_an_operator_has_its_counterpart_by_name_or_by_line(
-    wanted: list[Operator], matches: list[str]
+    wanted_operators: list[Operator], matches: list[str]
 ) -> None:
-    assert [operator.name for operator in match_operators(wanted, FLOAT)] == matches
+    assert [operator.name for operator in match_operators(wanted_operators, FLOAT)] == matches
 
 
 def depart(reached_db: float) -> Departure:

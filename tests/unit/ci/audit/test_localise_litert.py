@@ -96,11 +96,11 @@ def test_each_operator_alone_computes_what_the_whole_model_does(name: str, tmp_p
         outputs_of_samples = run_part(division, Cut((operator,), (operator,)))
         for values, (output,) in zip(recorded, outputs_of_samples, strict=True):
             np.testing.assert_array_equal(output, values[operator])
-    whole = Cut((*division.operators,), division.outputs)
-    entries = write_litert(division, whole, "net.tflite").entries
+    whole_cut = Cut((*division.operators,), division.outputs)
+    entries = write_litert(division, whole_cut, "net.tflite").entries
     assert [entry.key for entry in entries] == ["serve"]
     expected = Reference(data, model, entries).run(division.sets)
-    for outputs, right_outputs in zip(run_part(division, whole), expected, strict=True):
+    for outputs, right_outputs in zip(run_part(division, whole_cut), expected, strict=True):
         for output, right_output in zip(outputs, right_outputs, strict=True):
             np.testing.assert_array_equal(output, right_output)
 

@@ -220,8 +220,9 @@ def test_a_model_in_a_repository_is_called_by_its_path_in_it_wherever_the_caller
     names = ["nets/net.py:make", f"{tmp_path}/other/nets/net.py:make"]
     assert [net.model for net in two_nets] == names
     assert len({net.slug for net in two_nets}) == 2
-    (other,) = select_cases(SUITE_SCHEMES, SOCS, models=words[1:], schemes=["8a8w"])
-    assert other.model == names[1]  # its path in the other repository leads nowhere from here
+    (quantized_case,) = select_cases(SUITE_SCHEMES, SOCS, models=words[1:], schemes=["8a8w"])
+    # Its path in the other repository leads nowhere from here.
+    assert quantized_case.model == names[1]
 
 
 def test_override_applies_to_its_model_and_scheme_only_and_needs_a_reason(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_limits_for_other_outputs_than_the_model_has_are_errors(
 ) -> None:
     policy = read(repository, WHOLE.replace("max_abs = 0.5", limits))
     outputs = [TensorInfo(dtype, (1, 2)) for dtype in dtypes.split()]
-    found = [error.what for error in policy.find_unused_limits("net", Scheme.A8W8, outputs)]
-    assert len(found) == len(errors)
-    for what, start in zip(found, errors, strict=True):
-        assert what.startswith(f"models.net.limits.{start}")
+    unused_limits = [error.what for error in policy.find_unused_limits("net", Scheme.A8W8, outputs)]
+    assert len(unused_limits) == len(errors)
+    for unused_limit, start in zip(unused_limits, errors, strict=True):
+        assert unused_limit.startswith(f"models.net.limits.{start}")

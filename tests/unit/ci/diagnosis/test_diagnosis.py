@@ -296,8 +296,8 @@ def test_a_cure_shows_a_known_fault_only_where_it_changes_the_model() -> None:
 
 
 def test_named_faults_state_their_cause_and_remedy_themselves() -> None:
-    both = Laboratory([A, B], {"b": BETTER, "a": BEST, "a b": RIGHT}).run(SMALL)
-    (cause,) = advise_on_diagnosis(both, ["fault-b"]).causes
+    diagnosis_of_both = Laboratory([A, B], {"b": BETTER, "a": BEST, "a b": RIGHT}).run(SMALL)
+    (cause,) = advise_on_diagnosis(diagnosis_of_both, ["fault-b"]).causes
     assert cause.text.startswith("reason of a (proven: the model has 18.6 dB, and 68.9 dB with a")
     assert advise_on_diagnosis(Laboratory([B], {"b": RIGHT}).run(SMALL), ["fault-b"]) == NO_ADVICE
 

@@ -207,11 +207,11 @@ def test_the_old_name_of_qnn_runtime_is_accepted_and_the_new_one_named(
 
 def test_a_log_in_parts_of_any_size_says_the_same() -> None:
     log = (HEAD + ERR.format(5000) + "SM8650\n" + DIALOG).encode()
-    whole = LogFacts()
-    assert [*whole.read([log])] == [log]
+    whole_log_facts = LogFacts()
+    assert [*whole_log_facts.read([log])] == [log]
     for size in (1, 7, 64):
         facts = LogFacts()
         assert b"".join(facts.read(log[at : at + size] for at in range(0, len(log), size))) == log
-        assert facts == whole
-    assert (whole.numbers, whole.not_loaded) == ({(5000, 0): 3}, 5)
-    assert (whole.find_version(), whole.find_soc()) == ("2.42.0", "SM8650")
+        assert facts == whole_log_facts
+    assert (whole_log_facts.numbers, whole_log_facts.not_loaded) == ({(5000, 0): 3}, 5)
+    assert (whole_log_facts.find_version(), whole_log_facts.find_soc()) == ("2.42.0", "SM8650")

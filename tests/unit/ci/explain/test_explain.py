@@ -80,8 +80,8 @@ def test_the_findings_that_a_red_run_prints_are_the_causes_in_its_log() -> None:
     assert names(explanation.consequences) == ["nox-failed"]
     assert (explanation.unknown, explanation.unknown_count) == ((), 0)
     # Another program's rows are errors that no rule matches, and a number alone is no finding.
-    others = say("test_a   failed   1 s", "QNN2001", "see [QNN2001] for more", "[QNN2999]")
-    assert (others.causes, others.unknown_count) == ((), 1)
+    foreign_log = say("test_a   failed   1 s", "QNN2001", "see [QNN2001] for more", "[QNN2999]")
+    assert (foreign_log.causes, foreign_log.unknown_count) == ((), 1)
     assert find_known(RED_RUN, RULES) is None
 
 

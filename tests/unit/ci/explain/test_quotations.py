@@ -93,18 +93,18 @@ def test_blocks_that_quote_are_found_in_chunks_of_any_size(size: int) -> None:
     assert (cause.rule, cause.count) == ("no-space", 1)
 
 
-@pytest.mark.parametrize("whole", ["> {}\n> {}\n", "{}\n    $ x\n"])
-def test_a_log_that_is_quoted_as_a_whole_is_explained(whole: str) -> None:
-    assert names(explain_text(whole.replace("{}", DISK), RULES)) == ["no-space"]
+@pytest.mark.parametrize("quoted_log", ["> {}\n> {}\n", "{}\n    $ x\n"])
+def test_a_log_that_is_quoted_as_a_whole_is_explained(quoted_log: str) -> None:
+    assert names(explain_text(quoted_log.replace("{}", DISK), RULES)) == ["no-space"]
 
 
 @pytest.mark.parametrize("form", read_forms(), ids=lambda form: form.of)
 def test_each_form_has_an_example_that_it_explains_alone(
     form: Form,
 ) -> None:
-    said = unquote(form.matches, form.matches)
-    assert said == "" if form.where is not Where.PART else "no space" not in said
-    assert said != form.matches
+    unquoted_line = unquote(form.matches, form.matches)
+    assert unquoted_line == "" if form.where is not Where.PART else "no space" not in unquoted_line
+    assert unquoted_line != form.matches
     assert unquote("no space", "no space") == "no space"
 
 

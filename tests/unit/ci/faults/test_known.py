@@ -412,7 +412,7 @@ def test_the_remedies_of_tflite_files_are_for_their_users() -> None:
             texts[fault.name] = f"{wording.seen}; {wording.elsewhere}: {wording.remedy}"
     assert len(texts) > 40
     assert {
-        name: found[0] for name, text in texts.items() if (found := OF_OTHERS.search(text))
+        name: match[0] for name, text in texts.items() if (match := OF_OTHERS.search(text))
     } == {}
     fault = next(fault for fault in read_faults() if fault.name == "power-of-constant")
     assert fault.describe("executorch").remedy == fault.remedy

@@ -369,8 +369,8 @@ def test_packages_and_packs_are_judged_without_their_libraries(
     make: Make, soc: str, expected: list[str], tmp_path: Path
 ) -> None:
     findings = judge(make(tmp_path / "a"), tmp_path / "b", *filter(None, [soc]))
-    found = sorted(finding.id for finding in findings if finding.id >= "QNN850")
-    assert [code for code in found if code != "QNN882"] == expected
+    finding_ids = sorted(finding.id for finding in findings if finding.id >= "QNN850")
+    assert [code for code in finding_ids if code != "QNN882"] == expected
 
 
 def test_every_check_has_a_test() -> None:
@@ -687,6 +687,6 @@ def test_thousands_of_files_are_shown_where_users_know_them(tmp_path: Path) -> N
         assert unit.show(f"{tmp_path}/assets/{number}/{name}") == f"a.apk/assets/{name}"
     near = f"{tmp_path}/assets/1/model 1.pte and {tmp_path}/lib/{QNN_ABI}/libQnnHtp.so.1"
     assert unit.show(near) == "a.apk/assets/model 1.pte and a.apk/lib/x.1"
-    other = f"{tmp_path}/assets/1/other, {tmp_path}/lib/{QNN_ABI}, {tmp_path}"
+    paths = f"{tmp_path}/assets/1/other, {tmp_path}/lib/{QNN_ABI}, {tmp_path}"
     place = f"lib/{QNN_ABI} of a.apk"
-    assert unit.show(other) == f"{place}/assets/1/other, {place}, {place}"
+    assert unit.show(paths) == f"{place}/assets/1/other, {place}, {place}"

@@ -50,8 +50,8 @@ def remove(name: str) -> Change:
 
 def cut(folder: Path, _: object) -> None:
     """The second part broke off in the middle."""
-    whole = (folder / PARTS[1]).read_bytes()
-    (folder / PARTS[1]).write_bytes(whole[: len(whole) // 2])
+    second_part = (folder / PARTS[1]).read_bytes()
+    (folder / PARTS[1]).write_bytes(second_part[: len(second_part) // 2])
 
 
 HTP = ("engine", "backend", "QnnHtp")

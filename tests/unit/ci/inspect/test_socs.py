@@ -21,11 +21,11 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("asked", ROWS)
-def test_an_soc_is_answered_by_lane(asked: str) -> None:
-    answer = answer_soc(asked)
+@pytest.mark.parametrize("soc_name", ROWS)
+def test_an_soc_is_answered_by_lane(soc_name: str) -> None:
+    answer = answer_soc(soc_name)
     supported = tuple(lane.is_supported for lane in answer.lanes)
-    assert (answer.name, supported, (*answer.siblings, "")[0]) == ROWS[asked]
+    assert (answer.name, supported, (*answer.siblings, "")[0]) == ROWS[soc_name]
 
 
 def test_the_answer_names_what_the_lanes_call_an_soc() -> None:
@@ -41,17 +41,17 @@ SA8255 (SA8775P): Hexagon V73, 8 MiB of VTCM, float16
     assert render_soc(answer_soc("SA8775P")) == text
 
 
-@pytest.mark.parametrize("asked", ["SM8650P", "", "*", "SM8650\n", "../socs"])
-def test_an_unknown_soc_is_refused_with_what_is_near(asked: str) -> None:
+@pytest.mark.parametrize("soc_name", ["SM8650P", "", "*", "SM8650\n", "../socs"])
+def test_an_unknown_soc_is_refused_with_what_is_near(soc_name: str) -> None:
     with pytest.raises(UsageError, match="none of the lanes knows an SoC") as unknown:
-        answer_soc(asked)
+        answer_soc(soc_name)
     assert "socs.md lists all names" in unknown.value.fix
 
 
 def test_every_name_of_the_table_is_answered() -> None:
     for name, soc in read_all_socs().items():
-        for asked in (name, name.lower(), *soc.also_called):
-            answer = answer_soc(asked)
+        for spelling in (name, name.lower(), *soc.also_called):
+            answer = answer_soc(spelling)
             assert answer.number == soc.id
             assert render_soc(answer).startswith(answer.name)
 

@@ -84,8 +84,8 @@ def make_two() -> bytes:
     net.tensors[state].isVariable = True
     reads = (source, net.draw(4, 8), net.draw(4, 5), net.draw(4), state)
     net.end([source], [net.call("SVDF", reads, (1, 4), "SVDFOptions", rank=1)])
-    other = net.add_tensor((1, 8), "y")
-    net.end([other], [net.add_linear(other, (1, 8), 4)], "other")
+    second_input = net.add_tensor((1, 8), "y")
+    net.end([second_input], [net.add_linear(second_input, (1, 8), 4)], "other")
     return net.pack()
 
 
@@ -400,15 +400,17 @@ def test_a_policy_names_the_signatures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("model", "scheme"), [("dense", "fp16"), ("dense_int16", "asis")])
 def test_limits_for_the_other_scheme_are_refused(model: str, scheme: str, tmp_path: Path) -> None:
     spec = write_case(tmp_path, make_model(model))
-    other = "asis" if scheme == "fp16" else "fp16"
+    other_scheme = "asis" if scheme == "fp16" else "fp16"
     entry = ModelEntry(spec.reference, limits={scheme: Limits()})
     (fitted,) = fit_cases([spec], REQUEST, Progress(), {spec.model: entry})
     assert fitted.scheme.value == scheme
     for unused in (
-        ModelEntry(spec.reference, limits={other: Limits()}),
-        ModelEntry(spec.reference, budget=ModelBudget(schemes={other: Budget(partitions=1)})),
+        ModelEntry(spec.reference, limits={other_scheme: Limits()}),
+        ModelEntry(
+            spec.reference, budget=ModelBudget(schemes={other_scheme: Budget(partitions=1)})
+        ),
     ):
-        with pytest.raises(UsageError, match=rf"{other} has no effect") as raised:
+        with pytest.raises(UsageError, match=rf"{other_scheme} has no effect") as raised:
             fit_cases([spec], REQUEST, Progress(), {spec.model: unused})
         assert scheme in raised.value.fix
 

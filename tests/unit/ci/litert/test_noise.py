@@ -38,8 +38,8 @@ def test_the_prediction_has_the_errors_of_litert(operator: str, bits: int) -> No
     steps = np.round(positive / levels.scales[0]) + levels.zero_points[0]
     integers = steps.astype(f"int{bits}")
     (errors,) = predict_noise(program, [[integers]], qnn="2.51.0")
-    least, most = PREDICTED[operator, bits]
-    assert least < float(np.sqrt(np.mean(np.square(errors)))) / result_levels.scales[0] < most
+    lowest, most = PREDICTED[operator, bits]
+    assert lowest < float(np.sqrt(np.mean(np.square(errors)))) / result_levels.scales[0] < most
 
 
 def make_remainder(*, is_last: bool) -> bytes:
@@ -110,13 +110,13 @@ def test_integers_that_the_cpu_computes_have_no_error(bits: int) -> None:
 def test_a_whole_constant_before_a_sigmoid_is_predicted_as_a_sum_of_tensors(
     shape: tuple[int, ...], least_db: float, most_db: float
 ) -> None:
-    net, whole = Net(), (2, 16, 64)
-    source = net.add_tensor(whole, "x")
+    net, whole_shape = Net(), (2, 16, 64)
+    source = net.add_tensor(whole_shape, "x")
     values = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
-    total = net.call("ADD", (source, net.add_constant(values)), whole, "AddOptions")
-    net.end([source], [net.call("LOGISTIC", (total,), whole)])
+    total = net.call("ADD", (source, net.add_constant(values)), whole_shape, "AddOptions")
+    net.end([source], [net.call("LOGISTIC", (total,), whole_shape)])
     program = LitertProgram(net.pack())
-    sets = [[np.random.default_rng(7).standard_normal(whole).astype(np.float32)]]
+    sets = [[np.random.default_rng(7).standard_normal(whole_shape).astype(np.float32)]]
     ((exact,),) = program.run(sets)
     (errors,) = predict_noise(program, sets, qnn="2.51.0")
     predicted_db = 10 * np.log10(np.mean(np.square(exact)) / np.mean(np.square(errors)))

@@ -174,5 +174,5 @@ def test_the_samples_of_a_model_with_states_are_successive_runs(tmp_path: Path) 
     assert [array.shape for array in source.evaluation[0]] == [(1, 16)]
     (remark,) = source.remarks
     assert "state/hidden" in remark
-    again = make_source(path.name, source.data, NO_SOURCE)  # the file that is compiled
-    assert len(again.entries[0].states) == 1
+    second_source = make_source(path.name, source.data, NO_SOURCE)  # the file that is compiled
+    assert len(second_source.entries[0].states) == 1

@@ -120,9 +120,9 @@ def test_a_wrong_bundle_is_refused_with_the_cause(tmp_path: Path, fault: str) ->
 
 @pytest.mark.parametrize("tenth", range(10))
 def test_a_bundle_that_is_cut_is_refused(tmp_path: Path, tenth: int) -> None:
-    whole = make_tiny()
+    whole_bundle = make_tiny()
     path = tmp_path / "tiny.litertlm"
-    path.write_bytes(whole[: len(whole) * tenth // 10 + 8])
+    path.write_bytes(whole_bundle[: len(whole_bundle) * tenth // 10 + 8])
     with pytest.raises(FailedError, match="is cut short"):
         read_bundle(path)
 

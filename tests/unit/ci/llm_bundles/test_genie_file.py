@@ -39,8 +39,8 @@ def cut(tenth: int) -> Change:
     """The second part broke off."""
 
     def change(folder: Path, _: dict[str, Any]) -> None:
-        whole = (folder / PARTS[1]).read_bytes()
-        (folder / PARTS[1]).write_bytes(whole[: len(whole) * tenth // 10])
+        second_part = (folder / PARTS[1]).read_bytes()
+        (folder / PARTS[1]).write_bytes(second_part[: len(second_part) * tenth // 10])
 
     return change
 

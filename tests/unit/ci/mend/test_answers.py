@@ -41,8 +41,11 @@ def test_an_answer_is_read_again_for_the_same_program_and_experiment(
     answers.write(experiment, answer)
     assert answers.read(experiment) == answer
     assert Answers(("other program", "fp16"), tmp_path / "answers").read(experiment) is None
-    for other in (RunPart(("add",), ("scale", "widen")), RunPart(("add",), returns_all=True)):
-        assert answers.read(other) is None
+    for other_request in (
+        RunPart(("add",), ("scale", "widen")),
+        RunPart(("add",), returns_all=True),
+    ):
+        assert answers.read(other_request) is None
 
 
 def test_a_damaged_answer_is_asked_again(tmp_path: Path) -> None:

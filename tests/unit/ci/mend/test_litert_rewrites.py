@@ -74,15 +74,15 @@ def make_padded_convolution() -> bytes:
 def make_strided_convolution() -> bytes:
     net = Net()
     x = net.add_tensor((1, 9, 9, 4), "x")
-    more = {"strideH": 2, "strideW": 2, "dilationHFactor": 2, "dilationWFactor": 2, "padding": 0}
-    return finish(net, x, convolve(net, x, (1, 5, 5, 4), 3, "DEPTHWISE_CONV_2D", **more))
+    options = {"strideH": 2, "strideW": 2, "dilationHFactor": 2, "dilationWFactor": 2, "padding": 0}
+    return finish(net, x, convolve(net, x, (1, 5, 5, 4), 3, "DEPTHWISE_CONV_2D", **options))
 
 
 def make_pool() -> bytes:
     net = Net()
     x = net.add_tensor((1, 16, 4, 4), "x")
-    more = {"strideH": 1, "strideW": 1, "filterHeight": 2, "filterWidth": 2, "padding": VALID}
-    pooled = net.call("AVERAGE_POOL_2D", (x,), (1, 15, 3, 4), "Pool2DOptions", **more)
+    options = {"strideH": 1, "strideW": 1, "filterHeight": 2, "filterWidth": 2, "padding": VALID}
+    pooled = net.call("AVERAGE_POOL_2D", (x,), (1, 15, 3, 4), "Pool2DOptions", **options)
     return finish(net, x, convolve(net, pooled, (1, 13, 1, 4), 3, padding=VALID))
 
 
@@ -90,10 +90,10 @@ def make_transposed_convolution() -> bytes:
     net = Net()
     x = net.add_tensor((1, 4, 4, 8), "x")
     sizes = net.add_constant(np.array([1, 9, 9, 6], np.int32))
-    more = {"strideH": 2, "strideW": 2, "padding": VALID}
+    options = {"strideH": 2, "strideW": 2, "padding": VALID}
     reads = (sizes, net.draw(6, 2, 2, 8), x)
     return finish(
-        net, x, net.call("TRANSPOSE_CONV", reads, (1, 9, 9, 6), "TransposeConvOptions", **more)
+        net, x, net.call("TRANSPOSE_CONV", reads, (1, 9, 9, 6), "TransposeConvOptions", **options)
     )
 
 
@@ -129,9 +129,11 @@ def make_short_row() -> bytes:
     net = Net()
     x = net.add_tensor((1, 1, 16, 20), "x")
     weights, bias = net.draw(32, 1, 7, 20), net.draw(32, scale=0.1)
-    more = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "padding": 0}
+    options = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "padding": 0}
     shape = (1, 1, 16, 32)
-    return finish(net, x, net.call("CONV_2D", (x, weights, bias), shape, "Conv2DOptions", **more))
+    return finish(
+        net, x, net.call("CONV_2D", (x, weights, bias), shape, "Conv2DOptions", **options)
+    )
 
 
 def make_silu() -> bytes:
@@ -268,12 +270,12 @@ def test_what_no_rewrite_changes_is_written_as_it_was() -> None:
     model.buffers.append(buffer)
     model.metadata = [note]
     rewritten, _ = LitertFile(Path("net.tflite"), pack_model(model)).rewrite(["surround-kernel"])
-    again = read_model(rewritten)
-    (kept,) = again.metadata
-    assert bytes(again.buffers[kept.buffer].data) == b"cat dog"
-    layer = again.subgraphs[0].operators[1]
+    rewritten_model = read_model(rewritten)
+    (kept_entry,) = rewritten_model.metadata
+    assert bytes(rewritten_model.buffers[kept_entry.buffer].data) == b"cat dog"
+    layer = rewritten_model.subgraphs[0].operators[1]
     assert layer.builtinOptions.fusedActivationFunction == RELU
-    results = [again.subgraphs[0].tensors[n].name for n in list_numbers(layer.outputs)]
+    results = [rewritten_model.subgraphs[0].tensors[n].name for n in list_numbers(layer.outputs)]
     assert results == [model.subgraphs[0].tensors[5].name]
 
 

@@ -40,7 +40,7 @@ def test_the_buffers_that_a_call_changes_are_found_and_the_state_stays() -> None
 
 
 @pytest.mark.parametrize(
-    ("made", "frozen"),
+    ("module", "frozen"),
     [
         (Counter(), ()),
         (Counter(reads=False), ("count",)),  # no output depends on ``unread``, in neither
@@ -48,8 +48,8 @@ def test_the_buffers_that_a_call_changes_are_found_and_the_state_stays() -> None
     ],
 )
 def test_a_buffer_is_frozen_if_outputs_depend_on_it_in_the_model_alone(
-    made: nn.Module, frozen: tuple[str, ...]
+    module: nn.Module, frozen: tuple[str, ...]
 ) -> None:
     model = Counter()
-    assert find_frozen(model, made, X) == frozen
+    assert find_frozen(model, module, X) == frozen
     assert float(model.count) == 0

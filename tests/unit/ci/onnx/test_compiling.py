@@ -449,8 +449,8 @@ def test_the_norm_of_opset_23_that_qnn_takes_is_read_in_opset_21(
 
 def test_a_model_with_operators_of_opsets_22_to_25_keeps_its_opset(tmp_path: Path) -> None:
     ports = [tensor("x", (1, 3))], [tensor("y", (1, 3))]
-    kept = make_node("Swish", ["x"], ["a"]), make_node("TensorScatter", ["a", "x"], ["y"])
-    path = write_model(tmp_path / "kept.onnx", kept, *ports, opset=24)
+    newer_nodes = make_node("Swish", ["x"], ["a"]), make_node("TensorScatter", ["a", "x"], ["y"])
+    path = write_model(tmp_path / "kept.onnx", newer_nodes, *ports, opset=24)
     assert write_normal_form(path, tmp_path / "other.onnx") == path
 
     axis = constant("axis", np.array(1))

@@ -301,11 +301,11 @@ def test_the_narrowest_table_has_the_sqnr_and_not_the_inputs(
 
 
 def test_wrong_outputs_for_which_a_case_has_failed_are_named_once(report: Report) -> None:
-    (first, *others), (red, *controls) = report.cases, report.controls
+    (first, *other_cases), (red, *controls) = report.cases, report.controls
     red = replace(red, rejected=False, model=first.model, scheme=first.scheme, soc=first.soc)
     for findings, count in (((INCONCLUSIVE.find("the gate accepts zeros"),), 0), (say("a"), 1)):
         case = change_case(first, status=Status.FAILED, findings=findings)
-        run = replace(report, cases=(case, *others), controls=(red, *controls)).recounted
+        run = replace(report, cases=(case, *other_cases), controls=(red, *controls)).recounted
         assert render_text(make_document(run), 120).count("let wrong outputs pass") == count
 
 

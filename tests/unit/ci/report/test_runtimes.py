@@ -77,8 +77,8 @@ def make_case(
 
 def compare(not_run: dict[str, str] | None = None, **cases: list[Case]) -> RuntimesReport:
     """The comparison of the cases of each runtime."""
-    made = {runtime: reports.make_report(rows) for runtime, rows in cases.items()}
-    return make_report(made, dict.fromkeys(made, "place"), not_run or {})
+    report_by_runtime = {runtime: reports.make_report(rows) for runtime, rows in cases.items()}
+    return make_report(report_by_runtime, dict.fromkeys(report_by_runtime, "place"), not_run or {})
 
 
 FAST, NEAR, SLOW = (1.0, 0.9, 1.1), (1.15, 1.05, 1.3), (3.0, 2.5, 3.5)
@@ -223,8 +223,8 @@ def test_the_answer_follows_from_the_figures(name: str) -> None:
 
 
 def test_each_soc_has_an_answer_and_one_that_a_runtime_lacks_is_judged_by_the_others() -> None:
-    both = [make_case("8a8w", FAST), make_case("8a8w", SLOW, soc="SM8750")]
-    report = compare(executorch=both, onnxruntime=[make_case("u8", NEAR)])
+    cases_of_two_socs = [make_case("8a8w", FAST), make_case("8a8w", SLOW, soc="SM8750")]
+    report = compare(executorch=cases_of_two_socs, onnxruntime=[make_case("u8", NEAR)])
     table = make_document(report).tables[0]
     assert table.head == ("runtime", "scheme", "SM8650", "SM8750")
     assert table.rows[0].tones == ("", "", "passed", "passed")

@@ -121,9 +121,9 @@ def test_a_runtime_that_fails_does_not_keep_the_others_from_being_compared(
 ) -> None:
     good = add_python(place, "executorch", "fp16")
     schemes = ["fp16"] if code < 2 else []
-    other = add_python(place, "onnxruntime", *schemes, code=code, output=output, red=red)
+    other_python = add_python(place, "onnxruntime", *schemes, code=code, output=output, red=red)
     runtimes = ("--runtime", "executorch", "--runtime", "onnxruntime")
-    result, data = run(capsys, "--model", "net.py:net", *runtimes, good, other)
+    result, data = run(capsys, "--model", "net.py:net", *runtimes, good, other_python)
     assert result == ended
     assert data["not_run"] == ({"onnxruntime": output} if output else {})
     assert len(data["rows"]) == 2 - bool(output)  # type: ignore[arg-type]

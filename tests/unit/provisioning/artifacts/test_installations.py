@@ -219,7 +219,7 @@ def test_messages_name_the_option_with_which_an_installation_was_chosen(
     """The command that fetches the rest of the profile fetches no second checkout."""
     for variable in ("QNN_SDK_ROOT", "QNN_CI_SDK", "EXECUTORCH_ROOT"):
         monkeypatch.setenv(variable, "")
-    checkout, other = make_checkout(real.root / "code"), make_checkout(real.root / "other")
+    checkout, other_checkout = make_checkout(real.root / "code"), make_checkout(real.root / "other")
     qnn = make_qnn(real.root / "sdk", PIN, HOST)
 
     def build(*words: str) -> list[str]:
@@ -238,7 +238,7 @@ def test_messages_name_the_option_with_which_an_installation_was_chosen(
         *lacks_sdk,
     ]
     monkeypatch.setenv("EXECUTORCH_ROOT", "other")
-    assert build() == [f"executorch: using EXECUTORCH_ROOT={other}, {used}", *lacks_sdk]
+    assert build() == [f"executorch: using EXECUTORCH_ROOT={other_checkout}, {used}", *lacks_sdk]
     (checkout / "version.txt").unlink()
     assert build("--source", "code") == [
         f"ci build: --source {checkout} is not a usable executorch",

@@ -97,10 +97,10 @@ def test_an_unfit_error_names_the_first_finding_and_lists_the_rest(
     verdict = Verdict("p", findings, {"a": 1})
     with pytest.raises(UnfitError) as caught:
         verdict.require()
-    what = [finding.what for finding in findings]
-    assert caught.value.what == f"QNN{numbers[0]}: {what[0]}{count_text}"
-    others = [f"also {finding.id}: {finding.what}; fix: repair" for finding in findings[1:-2]]
-    assert caught.value.why.split("\n    ") == ["later (seen: here)", *others]
+    headlines = [finding.what for finding in findings]
+    assert caught.value.what == f"QNN{numbers[0]}: {headlines[0]}{count_text}"
+    later_lines = [f"also {finding.id}: {finding.what}; fix: repair" for finding in findings[1:-2]]
+    assert caught.value.why.split("\n    ") == ["later (seen: here)", *later_lines]
     assert caught.value.fix == "repair"
     data = verdict.data(strict=True)
     assert (data["errors"], data["warnings"], len(data["findings"])) == (

@@ -213,7 +213,7 @@ def test_names_of_one_soc_number_stand_for_the_same_soc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "other_name", "same"),
+    ("name", "other_name", "is_same"),
     [
         ("SA8775", "SA8255", True),
         ("SA8775P", "SA8650", True),
@@ -224,8 +224,8 @@ def test_names_of_one_soc_number_stand_for_the_same_soc() -> None:
         ("SM9999", "SM8650", False),
     ],
 )
-def test_socs_are_compared_by_their_numbers(name: str, other_name: str, same: bool) -> None:
-    assert is_same_soc(name, other_name) is same
+def test_socs_are_compared_by_their_numbers(name: str, other_name: str, is_same: bool) -> None:
+    assert is_same_soc(name, other_name) is is_same
 
 
 @pytest.mark.parametrize(
@@ -250,16 +250,16 @@ def test_each_lane_has_its_name_for_an_soc(
 
 def test_other_names_are_no_rows_and_stand_for_one_row() -> None:
     socs = read_all_socs()
-    others = [name for soc in socs.values() for name in soc.also_called]
-    assert len(others) == len({*others}) == len({*others} - {*socs})
+    other_names = [name for soc in socs.values() for name in soc.also_called]
+    assert len(other_names) == len({*other_names}) == len({*other_names} - {*socs})
 
 
 def test_an_soc_that_executorch_does_not_know_is_found_where_files_are_read() -> None:
     assert find_any_soc("sm6650").id == 74
     assert find_htp("sm6650").hexagon == 73
-    with pytest.raises(UsageError, match="there is no SoC 'SM6650'") as known:
+    with pytest.raises(UsageError, match="there is no SoC 'SM6650'") as refused:
         find_soc("SM6650")
-    assert "`qnn-ci inspect --soc SM6650` shows which lanes take it" in known.value.fix
+    assert "`qnn-ci inspect --soc SM6650` shows which lanes take it" in refused.value.fix
     with pytest.raises(UsageError) as unknown:
         find_any_soc("SM6659")
     assert "did you mean SM6650" in unknown.value.fix
