@@ -910,21 +910,31 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """``passed``, ``FAILED``, ``NOT RUN`` if this machine lacks a library or device, or ``CUT
-        SHORT``.
+        """The word of the verdict and, in parentheses, its note."""
+        return (
+            f"{self.verdict_word} ({self.verdict_note})" if self.verdict_note else self.verdict_word
+        )
 
-        If inputs were generated, ``passed`` also states which, and what such a run proves. They are
-        not the cause of a failure.
-        """
+    @property
+    def verdict_word(self) -> str:
+        """``passed``, ``FAILED``, ``NOT RUN`` if this machine lacks a library or device, or ``CUT
+        SHORT``."""
+        if self.unjudged:
+            return "CUT SHORT"
         bad = "NOT RUN" if self.exit_code is ExitCode.ENVIRONMENT else "FAILED"
-        word = "passed" if self.ok else bad
+        return "passed" if self.ok else bad
+
+    @property
+    def verdict_note(self) -> str:
+        """How many cases were not judged, or that none passed. If inputs were generated, ``passed``
+        states which, and what such a run proves; they are not the cause of a failure."""
         if self.unjudged:
             many = "1 case was" if self.unjudged == 1 else f"{self.unjudged} cases were"
-            return f"CUT SHORT ({many} not judged)"
+            return f"{many} not judged"
         if not (self.summary.passed or self.summary.failed or self.lacking):
-            return f"{word} (no case passed, so the run proves nothing)"
+            return "no case passed, so the run proves nothing"
         inputs = sorted({case.asked.made_inputs for case in self.cases if case.asked.made_inputs})
-        return f"{word} ({', '.join(inputs)}: {MADE_PROVES})" if inputs and self.ok else word
+        return f"{', '.join(inputs)}: {MADE_PROVES}" if inputs and self.ok else ""
 
     @property
     def exit_code(self) -> ExitCode:
