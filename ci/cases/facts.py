@@ -237,11 +237,11 @@ class CaseFacts:
     def gains_faults(self, finer: Scheme) -> bool:
         """Return whether the model triggers known faults in a scheme that it does not trigger in
         that of the case. A mixture of both may have them, too, and was not tried."""
-        known = {fault.label for fault in self.list_faults()}
+        labels = {fault.label for fault in self.list_faults()}
         faults: list[KnownFault] = []
         with self.notes.of("the known faults"):
             faults += self.find_faults(scheme=finer)
-        return any(fault.label not in known for fault in faults)
+        return any(fault.label not in labels for fault in faults)
 
     def list_on_cpu(self, steps: Sequence[Step]) -> set[str]:
         """Return the names of the steps that stay on the CPU in the program, if there is one and

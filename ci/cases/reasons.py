@@ -231,14 +231,14 @@ class Reasons:
         if finding.id == ON_CPU.id:
             return self.suspect_cpu()
         line = str(layer.origin) if layer and layer.origin.line else ""
-        whole = Result(reached_db=reached, predicted_db=figures.predicted_sqnr_db)
+        case_result = Result(reached_db=reached, predicted_db=figures.predicted_sqnr_db)
         is_refused = finding.question is Question.LOWERED
         if is_refused:
-            whole = Result(failure=finding.headline, is_refused=True)
+            case_result = Result(failure=finding.headline, is_refused=True)
             line = f"{finding.places[0].file}:{finding.places[0].line}" if finding.places else ""
         faults = dict.fromkeys(fault.fault for fault in self.suspect_faults(finding))
         return Suspicion(
-            whole=whole,
+            whole=case_result,
             first=(layer.node, layer.name.partition(" ")[0], line) if layer else ("", "", line),
             faults=tuple(faults),
             count=len(steps),

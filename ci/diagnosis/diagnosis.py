@@ -159,10 +159,10 @@ def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part,
     """Return the smallest part around the first wrong layer that is wrong by itself, with its
     result. It is empty, which is the whole model, if none was found in MOST_PARTS programs. If no
     layer is known to be wrong, a small model is searched from its last operator on."""
-    whole: tuple[Part, Result] = ((), suspicion.whole)
+    no_part: tuple[Part, Result] = ((), suspicion.whole)
     is_small = suspicion.count <= SMALL
     if not suspicion.divides or not (any(suspicion.first) or is_small):
-        return whole
+        return no_part
     operators = {
         operator.name: operator
         for operator in cast("list[Operator] | None", (yield ListOperators())) or []
@@ -171,7 +171,7 @@ def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part,
     if first is None and is_small:
         first = next(reversed(operators.values()), None)
     if first is None:
-        return whole
+        return no_part
     wanted_db = KEPT_SHARE * excess(suspicion.whole)
     parts = list_parts(operators, first)
     if not is_small:  # of a small model, the whole is a part, too
@@ -185,7 +185,7 @@ def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part,
             return part, result
         if count == MOST_PARTS or result.failure == TIME_IS_UP:
             break
-    return whole
+    return no_part
 
 
 def find_first(first: tuple[str, str, str], operators: Sequence[Operator]) -> Operator | None:
@@ -279,12 +279,12 @@ def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice]) -
     cure: tuple[RemedyChoice, ...] = tuple(remedy for _, remedy in helpful[:1])
     after = helpful[0][0] if helpful else before
     if len(helpful) > 1 and not ended:
-        both = tuple(remedy for _, remedy in helpful[:2])
-        result = cast(Result, (yield RunPart(names, tuple(remedy.name for remedy in both))))
+        best_pair = tuple(remedy for _, remedy in helpful[:2])
+        result = cast(Result, (yield RunPart(names, tuple(remedy.name for remedy in best_pair))))
         if result.failure != TIME_IS_UP:
-            tried.append(Tried(both, result))
+            tried.append(Tried(best_pair, result))
         if gains(result, after):
-            cure, after = both, result
+            cure, after = best_pair, result
     # What explains less than half of the error is not its cause.
     if not after.is_right and excess(after) > (1 - KEPT_SHARE) * excess(before):
         cure, after = (), Result()

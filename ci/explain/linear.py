@@ -191,22 +191,22 @@ class LinearPattern:
             self._states[state].holds = _make_condition(argument, flags)
             return self._add(state)
         if op in {ops.MAX_REPEAT, ops.MIN_REPEAT}:
-            least, most, inner = argument
-            return self._repeat(inner, place, flags, least=least, most=most)
+            minimum, maximum, inner = argument
+            return self._repeat(inner, place, flags, minimum=minimum, maximum=maximum)
         state = self._add(place)
         self._states[state].accepts = _make_test(op, argument, flags)
         return self._add(state)
 
-    def _repeat(self, inner: Any, place: int, flags: int, *, least: int, most: int) -> int:
-        for _ in range(least):
+    def _repeat(self, inner: Any, place: int, flags: int, *, minimum: int, maximum: int) -> int:
+        for _ in range(minimum):
             place = self._build(inner, place, flags)
-        if most is ops.MAXREPEAT:
+        if maximum is ops.MAXREPEAT:
             loop = self._add(place)
             end = self._build(inner, self._add(loop), flags)
             self._states[end].following.append(loop)
             return self._add(loop)
         ends = [place]
-        for _ in range(most - least):
+        for _ in range(maximum - minimum):
             place = self._build(inner, self._add(place), flags)
             ends.append(place)
         return self._add(*ends)

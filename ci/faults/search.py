@@ -374,8 +374,8 @@ class Search:
             return
         worst = min(failing, key=lambda result: result.sqnr_db)
         results = self.try_remedies(worst) if has_time else {}
-        known = self.find_known(small)
-        diagnosis = self.diagnose(small, worst, [known] if known else [], results)
+        known_fault = self.find_known(small)
+        diagnosis = self.diagnose(small, worst, [known_fault] if known_fault else [], results)
         finding = make_finding(
             small,
             end,
@@ -385,7 +385,7 @@ class Search:
             soc=self.soc,
             right=right,
             also_wrong=also_wrong,
-            known=name_cause(diagnosis, known),
+            known=name_cause(diagnosis, known_fault),
             cause=describe_cause(diagnosis),
             mended_by=tuple(name for name, result in results.items() if result.end == RIGHT),
             seed=self.seed,

@@ -276,7 +276,7 @@ class _Presented:
         return np.ravel(self.original.constants[name]()).astype(int).tolist()
 
     def _present_image(self, node: Node, place: int, operator: Any, kind: str) -> Iterator[Node]:
-        image, *others = node.reads
+        image, *weights_and_bias = node.reads
         pads = ((0, 0), (0, 0))
         takes_pads = kind in CONVOLVES and operator.builtinOptions.padding != SAME
         if takes_pads and (padded := self._find_pads(image)):
@@ -287,12 +287,12 @@ class _Presented:
         first = self._permute(node, image, FIRST, f"{result}/image")
         yield first
         reads = [first.results[0]]
-        if others:
+        if weights_and_bias:
             order = (0, 3, 1, 2) if kind == "CONV_2D" else (3, 0, 1, 2)
-            weights = self._permute(node, others[0], order, f"{result}/weights")
+            weights = self._permute(node, weights_and_bias[0], order, f"{result}/weights")
             yield weights
             has_bias = kind != TRANSPOSED or len(node.reads) == BIASED_READS
-            reads += [weights.results[0], *(others[1:2] if has_bias else ())]
+            reads += [weights.results[0], *(weights_and_bias[1:2] if has_bias else ())]
         inner = f"{result}/first"
         self._note(inner, result, FIRST)
         numbers = self._list_numbers(operator, kind, reads, inner, pads)

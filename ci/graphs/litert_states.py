@@ -131,8 +131,8 @@ class _Exposing:
         keep_buffers(self.model)
         return pack_model(self.model)
 
-    def _refuse(self, what: str, why: str) -> UsageError:
-        return UsageError(f"{self.name} {what}", why=why, fix=FIX)
+    def _refuse(self, obstacle: str, why: str) -> UsageError:
+        return UsageError(f"{self.name} {obstacle}", why=why, fix=FIX)
 
     def _check_bodies(self) -> None:
         """Raise UsageError if an operator inside of another one keeps values."""

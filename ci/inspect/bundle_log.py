@@ -93,8 +93,8 @@ class LogFacts:
 
     def find_soc(self) -> str:
         """Return the SoC that the log names, "" if it names none or several that are known."""
-        known = [name for name in self.socs if name in read_all_socs()]
-        return known[0] if len(known) == 1 else ""
+        socs = [name for name in self.socs if name in read_all_socs()]
+        return socs[0] if len(socs) == 1 else ""
 
 
 class Explained(Struct, frozen=True):

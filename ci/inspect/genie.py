@@ -269,9 +269,11 @@ def find_keys(library: Path, document: Mapping[str, Any]) -> frozenset[str] | No
     """Return the keys of a configuration that a libGenie contains, or None for a library that
     contains no key at all. In libGenie of QNN 2.47 to 2.51, each key that it knows is a text."""
     texts = {key.encode(): key for _, key in list_keys(document)}
-    found = find_texts(library, [*texts, KEY_OF_ALL])
+    found_texts = find_texts(library, [*texts, KEY_OF_ALL])
     return (
-        frozenset(texts[text] for text in found if text in texts) if KEY_OF_ALL in found else None
+        frozenset(texts[text] for text in found_texts if text in texts)
+        if KEY_OF_ALL in found_texts
+        else None
     )
 
 
@@ -356,8 +358,8 @@ class FolderReader:
         if not numbers:
             self.faults.append((path.name, "it lists no vocabulary"))
             return None
-        known = frozenset(number for number in special if isinstance(number, int))
-        return Tokenizer(max(numbers) + 1, known)
+        special_numbers = frozenset(number for number in special if isinstance(number, int))
+        return Tokenizer(max(numbers) + 1, special_numbers)
 
     def read_devices(self, word: Any) -> Iterator[HtpDevice]:
         """Yield the devices in the settings of the HTP."""

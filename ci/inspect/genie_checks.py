@@ -113,10 +113,10 @@ def see_wrong_parts(folder: GenieFolder) -> Iterator[Seen]:
 def see_broken_chain(folder: GenieFolder) -> Iterator[Seen]:
     """Report a part that takes a tensor which neither the part before it nor the configuration
     gives: two parts of different models, or of one model compiled twice."""
-    whole = [binary for binary in folder.binaries if binary.graphs]
-    if len(whole) != len(folder.binaries):
+    readable = [binary for binary in folder.binaries if binary.graphs]
+    if len(readable) != len(folder.binaries):
         return
-    for first, second in pairwise(whole):
+    for first, second in pairwise(readable):
         results = {port.name: port.shape for graph in first.graphs for port in graph.outputs}
         for graph in second.graphs:
             for port in graph.inputs:
@@ -149,9 +149,9 @@ def see_context_length(folder: GenieFolder) -> Iterator[Seen]:
     for binary in folder.binaries:
         for tokens, length in binary.variants:
             lengths.setdefault(tokens, set()).add(length)
-    for known in lengths.values():
-        if isinstance(size, int) and size not in known:
-            text = ", ".join(map(str, sorted(known)))
+    for compiled in lengths.values():
+        if isinstance(size, int) and size not in compiled:
+            text = ", ".join(map(str, sorted(compiled)))
             yield seen("dialog.context.size", folder.config_file, size=size, lengths=text)
             return
 

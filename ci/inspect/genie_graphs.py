@@ -56,9 +56,13 @@ def see_wrong_caches(folder: GenieFolder) -> Iterator[Seen]:
                     continue
                 length_axis = 3 if port.name.startswith("past_key") else 2
                 rows = tuple(size for axis, size in enumerate(port.shape) if axis != length_axis)
-                other, known = heads.setdefault((binary.name, port.name), (graph.name, rows))
-                if known != rows:
-                    reason = f"{port.name} is {list(port.shape)}, of other heads than in {other}"
+                first_graph, first_rows = heads.setdefault(
+                    (binary.name, port.name), (graph.name, rows)
+                )
+                if first_rows != rows:
+                    reason = (
+                        f"{port.name} is {list(port.shape)}, of other heads than in {first_graph}"
+                    )
                     yield seen(graph.name, binary.name, reason=reason)
                     return
 

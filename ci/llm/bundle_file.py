@@ -224,14 +224,14 @@ def read_bundle(path: Path) -> BundleFile:
         raise FailedError(f"{name} has no {METADATA}", fix="pack the bundle again")
     metadata = parse_metadata(name, read_section(path, section, MOST_METADATA))
     signatures = {kind: list_signatures(models[kind].model) for kind in PARTS}
-    whole = BundleFile(path, bundle, metadata, models, signatures=signatures)
-    whole = replace(
-        whole, chunks=find_chunks(name, signatures), caches=find_caches(name, signatures)
+    loaded = BundleFile(path, bundle, metadata, models, signatures=signatures)
+    loaded = replace(
+        loaded, chunks=find_chunks(name, signatures), caches=find_caches(name, signatures)
     )
-    for chunk in whole.chunks:
-        check_signatures(whole, f"{PREFILL}_{chunk}", f"_{chunk}", f"{PREFILL}_")
-    check_signatures(whole, DECODE, "", f"{DECODE}_")
-    return whole
+    for chunk in loaded.chunks:
+        check_signatures(loaded, f"{PREFILL}_{chunk}", f"_{chunk}", f"{PREFILL}_")
+    check_signatures(loaded, DECODE, "", f"{DECODE}_")
+    return loaded
 
 
 def choose_models(bundle: Bundle) -> dict[str, Section]:
@@ -357,8 +357,8 @@ def check_signatures(bundle: BundleFile, main: str, suffix: str, prefix: str) ->
 def find_embedding(method: Method) -> TensorSpec | None:
     """Return the input of the decoder for the embeddings: the only one that is neither a cache, nor
     a mask, nor a rotation."""
-    others = (CACHE_PREFIX, "mask", "pos_emb")
-    ports = [port for port in method.inputs if not port.name.startswith(others)]
+    other_prefixes = (CACHE_PREFIX, "mask", "pos_emb")
+    ports = [port for port in method.inputs if not port.name.startswith(other_prefixes)]
     return ports[0] if len(ports) == 1 else None
 
 

@@ -73,16 +73,16 @@ class Text:
         """Return the reference of a run whose prompt has ``length`` tokens, after which ``after``
         more are passed on."""
         steps = slice(length - 1, length + after)
-        whole = self.reference
+        reference = self.reference
         end = length + after
         run = replace(
-            whole.run,
+            reference.run,
             fed=self.ids[:end],
-            tokens=whole.run.tokens[steps],
-            logits=whole.run.logits[steps],
-            caches=whole.run.caches[:, :end],
+            tokens=reference.run.tokens[steps],
+            logits=reference.run.logits[steps],
+            caches=reference.run.caches[:, :end],
         )
-        return Reference(run, whole.noise[:, steps], whole.cache_noise[..., :end])
+        return Reference(run, reference.noise[:, steps], reference.cache_noise[..., :end])
 
 
 def make_text(
@@ -127,11 +127,11 @@ def make_reference(bundle: OpenBundle, ids: Sequence[int], error: float) -> Refe
         )
         caches = np.concatenate(loop.rows, axis=1)
         cache_noise.append(np.mean((caches - run.caches) ** 2, axis=(2, 3)))
-    least = FLOOR**2 * measure_power(run.logits)
+    least_noise = FLOOR**2 * measure_power(run.logits)
     least_caches = np.array([FLOOR**2 * measure_power(cache) for cache in run.caches])
     return Reference(
         run,
-        np.maximum(np.array(noise, np.float64), least),
+        np.maximum(np.array(noise, np.float64), least_noise),
         np.maximum(np.stack(cache_noise), least_caches[:, None]),
     )
 

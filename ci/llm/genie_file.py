@@ -253,8 +253,8 @@ def find_caches(
                 f" {context}",
                 why="ring buffers of a sliding window are not supported here",
             )
-        other = later.get(port.name)
-        if other and (other.dtype, other.scale, other.zero_point) != (
+        later_port = later.get(port.name)
+        if later_port and (later_port.dtype, later_port.scale, later_port.zero_point) != (
             port.dtype,
             port.scale,
             port.zero_point,
@@ -285,10 +285,10 @@ def find_caches(
 def require_known_ports(name: str, tokens: int, steps: Sequence[Step]) -> None:
     """Raise UsageError for an input that neither Genie's loop nor a part before it computes, and
     FailedError if nothing returns logits."""
-    known = {IDS, MASK, *TURNS.values()}
+    ports = {IDS, MASK, *TURNS.values()}
     for step in steps:
         for port in step.graph.inputs:
-            if port.name not in known and not CACHE.fullmatch(port.name):
+            if port.name not in ports and not CACHE.fullmatch(port.name):
                 raise UsageError(
                     f"{step.graph.name} of {name} takes {port.name}",
                     why="only token ids, one mask, one rotation, caches and what the part before"
@@ -296,8 +296,8 @@ def require_known_ports(name: str, tokens: int, steps: Sequence[Step]) -> None:
                 )
             if port.dtype not in NUMPY:
                 raise UsageError(f"{name}: {port.name} has the type {port.dtype}")
-        known |= {port.name for port in step.graph.outputs}
-    if LOGITS not in known:
+        ports |= {port.name for port in step.graph.outputs}
+    if LOGITS not in ports:
         raise FailedError(f"{name} has no part that returns {LOGITS} for {tokens} tokens")
 
 

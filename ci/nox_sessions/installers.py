@@ -90,12 +90,12 @@ def choose_torch(
     else:
         lines = [torch]
     installed = {pin.name for pin, _ in list_pins(lock.path)}
-    known = {}
+    locked_lines = {}
     for path in (lock.builds, lock.cuda):
         for pin, line in list_pins(path):
-            known[f"{pin.name}{pin.specifier}"] = line
+            locked_lines[f"{pin.name}{pin.specifier}"] = line
     pins = [line for line in lines if line and line.partition("==")[0] not in installed]
-    return [known.get(pin, pin) for pin in pins], source
+    return [locked_lines.get(pin, pin) for pin in pins], source
 
 
 def list_sources(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:

@@ -36,8 +36,8 @@ def find_uv() -> str | None:
     folders += map(Path, os.get_exec_path())
     for uv in (str(folder / "uv") for folder in folders):
         with suppress(OSError, IndexError, subprocess.CalledProcessError):
-            said = subprocess.run([uv, "--version"], capture_output=True, text=True, check=True)
-            if pin.specifier.contains(said.stdout.split()[1]):
+            ended = subprocess.run([uv, "--version"], capture_output=True, text=True, check=True)
+            if pin.specifier.contains(ended.stdout.split()[1]):
                 return uv
     return None
 
@@ -61,5 +61,5 @@ def translate(settings: Mapping[str, str], variables: Mapping[str, str]) -> dict
             values[name] = separator.join(words) if separator else settings[option]
     if proxy := values.get("ALL_PROXY"):  # the variables of one scheme would count more
         values.update(HTTPS_PROXY=proxy, HTTP_PROXY=proxy)
-    own = {name: text for name, text in variables.items() if name.startswith("UV_")}
-    return {**variables, **values, **own}
+    of_user = {name: text for name, text in variables.items() if name.startswith("UV_")}
+    return {**variables, **values, **of_user}

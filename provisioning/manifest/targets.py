@@ -85,7 +85,7 @@ class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_called(self, name: str) -> bool:
         """Return whether ``name`` is another name of the SoC, ignoring case."""
-        return any(other.lower() == name.lower() for other in self.also_called)
+        return any(second_name.lower() == name.lower() for second_name in self.also_called)
 
 
 @functools.cache
