@@ -109,7 +109,9 @@ LEFT = {
         "{SHIP[session]}, or judge the PyTorch model with `qnn-ci test-emulator`, which takes"
         " --device"
     ): "nobody knows the PyTorch model",
-    "pass --directory, or another model": "nobody knows the directory",
+    (
+        "copy the model into it, or pass --directory with a directory above the model"
+    ): "nobody knows the directory",
     "add the model to a policy (`qnn-ci init` writes one), and pass --policy": "needs torch",
 }
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*|`qnn-ci")

@@ -198,7 +198,11 @@ def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
         (entry,) = find_models(model, {}).values()
         file, _, factory = (entry.path, "", "") if is_file else entry.path.rpartition(":")
         if not Path(file).is_relative_to(root):
-            raise UsageError(f"{file} is not in {root}", fix="pass --directory, or another model")
+            raise UsageError(
+                f"{file} is not in {root}",
+                why="a policy names its models relative to its own place",
+                fix="copy the model into it, or pass --directory with a directory above the model",
+            )
         path = Path(file).relative_to(root).as_posix()
         shapes = write_shapes(Path(file), notes) if model.endswith(ONNX.suffix) else ""
     else:

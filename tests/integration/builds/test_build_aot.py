@@ -79,7 +79,7 @@ def test_an_artifact_that_needs_an_unknown_library_is_not_published(built_aot: B
         ("aot", "QNN_SDK_ROOT", "`python -m ci fetch qnn-sdk:base,headers,host`"),
         ("android", "ANDROID_NDK_ROOT", "`python -m ci fetch android-ndk`"),
         ("linux", "EXECUTORCH_ROOT", "`python -m ci fetch executorch:runner`"),
-        ("direct", "HEXAGON_SDK_ROOT", "`python -m ci fetch hexagon-sdk`"),
+        ("direct", "HEXAGON_SDK_ROOT", "`python -m ci fetch hexagon-sdk android-ndk`"),
     ],
 )
 def test_a_missing_toolchain_names_the_command_that_provisions_it(
