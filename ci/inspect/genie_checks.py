@@ -305,7 +305,12 @@ def see_missing_libraries(folder: GenieFolder) -> Iterator[Seen]:
 @FOLDERS.check("QNN966")
 def see_unknown_fit(folder: GenieFolder) -> Iterator[Seen]:
     """Note what was not judged, because neither a SoC nor libraries are known."""
-    lacking = [] if folder.runtime else ["QNN's libraries"]
-    lacking += [] if folder.soc else ["the phone's SoC"]
+    lacking, options = [], []
+    if not folder.runtime:
+        lacking.append("QNN's libraries")
+        options.append("--qnn-runtime with their directory or version")
+    if not folder.soc:
+        lacking.append("the phone's SoC")
+        options.append("--soc SOC")
     if lacking:
-        yield seen(" and ".join(lacking), folder.name)
+        yield seen(" and ".join(lacking), folder.name, options=" and ".join(options))

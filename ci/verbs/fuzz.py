@@ -129,6 +129,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     # Random graphs have no blocks that could be counted.
     if args.source != "random":
         write_whole(directory / "coverage.md", render_coverage(searches).encode())
+    progress.step(f"report: {shown_path(directory)}")
     fresh = [finding for finding in findings if not finding.known]
     code = ExitCode.FAILED if fresh else ExitCode.OK
     return Outcome(render_searches(searches), {"found": msgspec.to_builtins(searches)}, code)

@@ -174,6 +174,23 @@ def test_a_right_folder_is_judged_for_a_phone_and_its_libraries(
 
 
 @pytest.mark.parametrize(
+    ("words", "fixes"),
+    [
+        ([], ["pass --qnn-runtime with their directory or version and --soc SOC"]),
+        (["--soc", "SM8650"], ["pass --qnn-runtime with their directory or version"]),
+        (["--qnn-runtime", "2.49.40"], ["pass --soc SOC"]),
+        (["--qnn-runtime", "2.49.40", "--soc", "SM8650"], []),
+    ],
+)
+def test_what_is_not_known_is_asked_for_with_its_own_option(
+    words: list[str], fixes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["inspect", str(make_genie(tmp_path / "bundle")), *words, "--json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [row["fix"] for row in findings if row["id"] == "QNN966"] == fixes
+
+
+@pytest.mark.parametrize(
     ("runtime", "line"),
     [
         ("2.49.40", "libraries: QNN 2.49.40"),
