@@ -26,6 +26,7 @@ from ci.packages.pip_settings import read_settings
 from ci.packages.uv import find_uv, translate
 from tests.documented.pages import Command, read_commands
 from tests.documented.place import Ended, Place, git, give_downloads, make_place
+from tests.documented.sessions import ROWS
 from tests.documented.table import Row, fill, find_row, read_list
 from tests.stand_ins.repository import make_checkout
 
@@ -81,6 +82,14 @@ def list_runs() -> list[Run]:
         if not find_row(run.command).slow and not run.command.typed.startswith(("pip ", *BY_UV))
     ]
     return [*once, *twice]
+
+
+def choose_all(runs: list[Run]) -> list[Run]:
+    """What the night types: all of them except slow ones that .ci/run --sessions types."""
+    commands = {row.command for row in ROWS if not row.run_by}
+    return [
+        run for run in runs if not (find_row(run.command).slow and run.command.typed in commands)
+    ]
 
 
 def choose_sample(runs: list[Run]) -> list[Run]:

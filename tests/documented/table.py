@@ -302,7 +302,7 @@ ROWS = (
         daily_in=JOURNEYS,
     ),
     Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,), slow=3),
-    Row("fuzz", "graphs", slow=45),
+    Row("fuzz", "graphs", slow=30),
     Row("upgrade-report --matrix --known", "pad-beyond-range"),
     Row("upgrade-report --matrix", "matrix.md", slow=60),
     Row("upgrade-report before|upgrade-report OLD", "1 worse", before=(readers.two_reports,)),

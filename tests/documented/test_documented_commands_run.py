@@ -12,7 +12,7 @@ import pytest
 
 from tests.documented.pages import Command
 from tests.documented.place import Ended
-from tests.documented.runner import Run, choose_sample, judge, list_runs, prove
+from tests.documented.runner import Run, choose_all, choose_sample, judge, list_runs, prove
 from tests.documented.table import Row, find_row
 
 
@@ -20,7 +20,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "run" in metafunc.fixturenames:
         runs_all = metafunc.config.getoption("--every-documented-command")
         runs = list_runs()
-        metafunc.parametrize("run", runs if runs_all else choose_sample(runs), ids=str)
+        metafunc.parametrize("run", choose_all(runs) if runs_all else choose_sample(runs), ids=str)
 
 
 def test_a_documented_command_does_what_its_page_says(run: Run, shared: Path) -> None:
