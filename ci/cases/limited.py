@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from ci.cases.forked import answer_job, is_own, redirected
 from ci.cases.pool import CALL, list_python_path
-from ci.models.user_code import calls_noted, read_call
+from ci.models.user_code import calls_noted, name_call, read_call
 from provisioning.console.allowance import Allowance
 from provisioning.console.command import explain_exception
 from provisioning.console.process import end_marked, module_command, run_streams
@@ -70,7 +70,7 @@ def run_limited(
     data = ended.stdout.partition(mark.encode())[2]
     if call and (ended.exceeded or not data):
         raise UsageError(
-            f"{call} did not return",
+            f"{name_call(call)} did not return",
             why=ended.exceeded or f"the process that called it {ended.describe()}",
             fix="call it in Python by itself, and let it return; raise --timeout-s if it is slow",
         )

@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import current_process, forkserver, resource_tracker
 from multiprocessing.connection import Connection
@@ -31,7 +31,7 @@ from typing import Any
 import psutil
 
 from ci.cases.forked import OWN_DESCRIPTORS, DiedError, answer_job, flush_stdio
-from ci.facts.finding import NO_ADVICE, Advice, Finding, describe_error
+from ci.facts.finding import NO_ADVICE, Advice, Finding, Place, describe_error
 from ci.facts.kinds import FindingId
 from ci.models.numerics import VARIABLES
 from provisioning.artifacts.environment import locate_profile
@@ -86,11 +86,13 @@ class Ended:
     # What the job raised; None if its process died or was killed, or the pool was closed.
     error: QnnCiError | None = None
     starved: bool = False  # whether the machine was too busy to run the job
+    places: tuple[Place, ...] = ()  # of the user's function that was running when the process ended
 
     @property
     def advice(self) -> Advice:
         """What the error states besides ``failure``."""
-        return describe_error(self.error) if self.error else NO_ADVICE
+        advice = describe_error(self.error) if self.error else NO_ADVICE
+        return replace(advice, places=self.places) if self.places else advice
 
     def find(self, kind: FindingId) -> Finding:
         """Return the failure as a finding."""
@@ -311,19 +313,23 @@ class Lease:
         error = result if isinstance(result, QnnCiError) else None
         if error:
             result, failure = None, error.what
+        places: tuple[Place, ...] = ()
         if failure and (error is None or isinstance(error, DiedError)):
-            failure = self._blame(failure)
+            failure, places = self._blame(failure)
         if failure and self.server and not is_server(self.server):
             self.used = True  # another job killed the fork server, which ended this worker
         tail = read_tail(self.log)
-        return Ended(result, failure, tail, self.used, error, self.watch.is_starved)
+        return Ended(result, failure, tail, self.used, error, self.watch.is_starved, places)
 
-    def _blame(self, failure: str) -> str:
-        """Return a failure of a process with the user's function that was running in it."""
-        from ci.models.user_code import read_call
+    def _blame(self, failure: str) -> tuple[str, tuple[Place, ...]]:
+        """Return a failure of a process with the user's function that was running in it, and the
+        line of that function."""
+        from ci.models.source_lines import find_factory
+        from ci.models.user_code import name_call, read_call
 
-        call = read_call(self.log.with_name(CALL))
-        return f"{call} did not return: {failure}" if call else failure
+        if call := read_call(self.log.with_name(CALL)):
+            return f"{name_call(call)} did not return: {failure}", (find_factory(call),)
+        return failure, ()
 
 
 class Pool:

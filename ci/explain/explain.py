@@ -56,6 +56,7 @@ _MARKED = {
 }
 # Symptoms of these areas can follow from anything.
 _GENERAL = (Area.INSTALLING, Area.BUILDING)
+_REFUSING = (Area.LOWERING, Area.ONNX)
 _OF_OPERATORS = (Area.LOWERING, Area.ONNX, Area.LITERT)
 # An error line contains at least one of these marks, ignoring case. Only logcat's "E/" has to be at
 # the start of a line, because many paths contain it.
@@ -74,6 +75,10 @@ _QUOTED = re.compile(
     r"|(?i:\b(?:no|0|without) (?:errors?|failures?|failed)\b|\b(?:errors?|failed)\"?[:=] ?0\b)"
     r"|deprecated|above exception"
 )
+
+
+# The last line of a traceback of Python, or what C++ prints.
+_RAISED = re.compile(r"(?:[A-Za-z_][\w.]*)?(?:Error|Exception)(?::|$)|terminate called ")
 
 
 class Finding(Struct, frozen=True):
@@ -511,7 +516,7 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     first = {rule.id for rule in pick(Role.CAUSE) if not follows[rule.id]}
     followed = {follows[rule.id] for rule in pick(Role.CAUSE)}
     first |= followed & {hint.id for hint in pick(Role.HINT)}
-    symptoms, guessed = pick(Role.SYMPTOM), set()
+    symptoms, components, guessed = pick(Role.SYMPTOM), pick(Role.COMPONENT), set()
     if not first:
         areas = {symptom.area for symptom in symptoms}
         if Area.ONNX in areas:  # onnxruntime's symptoms, and QNN's reasons
@@ -520,10 +525,24 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
         first = {hint.id for hint in hints if hint.area in areas}
         if not first and areas.intersection(_GENERAL):
             first = guessed = {hint.id for hint in hints}
+        if not first and not symptoms and not case_findings:
+            # An error that no rule knows shows, as a symptom does, that the run failed. It says
+            # less than what QNN refused before.
+            failed_at = max((scan.matches[rule.id].line for rule in components), default=0)
+            failed_at = max(failed_at, _find_raised(scan))
+            first = guessed = {
+                hint.id
+                for hint in hints
+                if hint.area in _REFUSING and scan.matches[hint.id].line < failed_at
+            }
     causes = [rule for rule in matched if rule.id in first]
     notes = [hint for hint in pick(Role.HINT) if hint not in causes]
-    if not causes and not case_findings:
-        symptoms = symptoms or pick(Role.COMPONENT)
+    if causes:
+        for rule in components:
+            _keep_unknown(scan.matches[rule.id], scan)
+        scan.unknown.sort(key=lambda line: line.line)
+    elif not case_findings:
+        symptoms = symptoms or components
         causes, symptoms = symptoms[:1], symptoms[1:]
     later_causes = [rule for rule in pick(Role.CAUSE) if rule not in causes]
     consequences = sorted(later_causes + symptoms, key=lambda rule: scan.matches[rule.id].line)
@@ -569,6 +588,12 @@ def _list_case_findings(scan: _Scan) -> list[Finding]:
             )
             findings.append(finding)
     return findings
+
+
+def _find_raised(scan: _Scan) -> int:
+    """Return the number of the last line with an exception that ended a program and matches no
+    rule, or 0 if there is none."""
+    return max((line.line for line in scan.unknown if _RAISED.match(line.text)), default=0)
 
 
 def _keep_unknown(taken: _Match, scan: _Scan) -> None:

@@ -22,17 +22,19 @@ OWN_CHARS = 4  # with which a line has to start as the example of its rule does
 
 # What CI systems, loggers and containers write before each line.
 _PREFIX = re.compile(
-    r"(?:[\w ./()-]{1,80}\t[\w ./()-]{1,80}\t)?"  # `gh run view --log`: job, step
+    r"(?:[\w ./()-]{1,80}\t[\w ./()-]{1,80}\t(?=\d{4}-))?"  # `gh run view --log`: job, step
     r"(?:\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z| ?[+-]\d\d:?\d\d)?(?: \d\d[OE]\+?)? ?"
     r"|\[[\d:.,TZ /+-]{5,40}\] ?|\d\d:\d\d:\d\d[.,\d]* |#\d+ \d+\.\d+ |[\w.-]{1,60}-\d+ +\| )*"
 )
 _NAME = re.compile(r"@(\w+)@")
 # A line that starts with "> " below one with such a word is a reason that Gradle gives.
 _GRADLE = re.compile(rb"(?i)task|configur|could not|went wrong|problem|resolv|project|evaluat")
-_BLOCKS = (b"\n> ", b" > ", b"@@ -", b"##[group]run ", b"/*", b", line ")
+_BLOCKS = (b"\n> ", b" > ", b"@@ -", b"##[group]run ", b"/*", b", line ", b"commit ")
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _FRAME = re.compile(rb"(\s*)File \"[^\"\n]*\", line \d+")
 _BLOCK_COMMENT = re.compile(rb"\s*/\*(?:\*|\s|$)")
+_COMMIT = re.compile(rb"commit [0-9a-f]{40}(?: \([^\n]*\))?\s*$")
+_OF_COMMIT = re.compile(rb"\s*$|    |(?:Author|Merge|Date|AuthorDate|Commit|CommitDate): ")
 _PREFIX_BYTES = re.compile(_PREFIX.pattern.encode())
 
 
@@ -122,13 +124,14 @@ def _blank(match: re.Match[str]) -> str:
 
 @dataclass
 class Blocks:
-    """The blocks of a log that quote: hunks of diffs, scripts that GitHub shows before it runs
-    them, block comments, the line of code below a frame of a traceback, and single lines that
+    """The blocks of a log that quote: hunks of diffs, commits, scripts that GitHub shows before it
+    runs them, block comments, the line of code below a frame of a traceback, and single lines that
     start with ``> ``. A block may go on in the next part of the log."""
 
     removed: int = 0  # lines of a hunk that are still to come
     added: int = 0
     is_script: bool = False
+    is_commit: bool = False
     comment_lines: int = 0
     previous: bytes = b""
     code_indent: int = -1  # of the frame whose line of code comes next
@@ -154,7 +157,7 @@ class Blocks:
 
     def _is_open(self) -> bool:
         lines = self.removed > 0 or self.added > 0 or self.comment_lines > 0
-        return lines or self.is_script or self.code_indent >= 0
+        return lines or self.is_script or self.is_commit or self.code_indent >= 0
 
     def _find_next(self, low: bytes, start: int) -> int:
         """Return the start of the next line that may begin a block, or -1."""
@@ -189,6 +192,8 @@ class Blocks:
         elif self.is_script:
             self.is_script = not text.startswith(b"##[endgroup]")
             is_next = True
+        elif self.is_commit:
+            is_next = self.is_commit = bool(_OF_COMMIT.match(text))
         elif self.comment_lines:
             self.comment_lines = 0 if b"*/" in text else self.comment_lines - 1
             is_next = True
@@ -207,6 +212,8 @@ class Blocks:
             self.code_indent = len(frame[1])
         elif text.lower().startswith(b"##[group]run "):
             self.is_script = True
+        elif _COMMIT.match(text):
+            self.is_commit = True
         elif _BLOCK_COMMENT.match(text) and b"*/" not in text:
             self.comment_lines = COMMENT_LINES
         return self._is_open() and self.code_indent < 0

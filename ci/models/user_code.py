@@ -65,7 +65,7 @@ def _call_noted(reference: str) -> Iterator[None]:
     path = _call_files[-1] if _call_files else None
     with suppress(OSError):
         if path:
-            path.write_text(Path(reference).name, encoding="utf-8")
+            path.write_text(str(user_path(reference)), encoding="utf-8")
     yield
     with suppress(OSError):  # not after an exception, which names the function itself
         if path:
@@ -74,11 +74,15 @@ def _call_noted(reference: str) -> Iterator[None]:
 
 def read_call(path: Path) -> str:
     """Return the user's function that was running when a process ended, such as
-    ``your function data.py:samples``, or "" if none was."""
+    ``/home/me/data.py:samples``, or "" if none was."""
     with suppress(OSError, UnicodeDecodeError):
-        if name := read_bytes(path, MOST_NAME_BYTES).decode("utf-8"):
-            return f"your function {name}"
+        return read_bytes(path, MOST_NAME_BYTES).decode("utf-8")
     return ""
+
+
+def name_call(reference: str) -> str:
+    """Return how messages name what read_call returned: ``your function data.py:samples``."""
+    return f"your function {Path(reference).name}"
 
 
 @contextmanager

@@ -370,14 +370,14 @@ class DeviceFacts:
 class BoardFacts:
     """A Linux board that was asked over ssh. ``failure`` is why it gave no answer, or ''. ``nodes``
     are the device nodes of its DSP, each with whether its user can open it, and ``files`` the paths
-    of the files that the DSP may load. ``has_daemon`` is whether FastRPC's daemon runs.
+    of the files that the DSP may load. ``daemons`` are FastRPC's daemons that run.
     """
 
     address: str
     failure: str = ""
     nodes: Mapping[str, bool] = field(default_factory=dict)
     files: tuple[str, ...] = ()
-    has_daemon: bool = False
+    daemons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,13 @@ class Board(NamedTuple):
             return self.has(SKEL)
         return self.has(re.compile(rf"libQnnHtpV{self.case.soc[1]}Skel\.so"))
 
+    def has_daemon(self) -> bool:
+        """Return whether the daemon of the CDSP runs. Older kernels have one node for all DSPs,
+        which adsprpcd may serve alone."""
+        daemons = self.facts.daemons
+        is_shared = not any("fastrpc-cdsp" in node for node in self.facts.nodes)
+        return "cdsprpcd" in daemons or (is_shared and "adsprpcd" in daemons)
+
     @property
     def skel(self) -> str:
         """The name of the skel."""
@@ -47,5 +54,5 @@ BOARDS.when(
     QNN814=lambda board: board.has(SHELL) and not board.has(UNSIGNED) and not board.has(SIGNATURE),
     QNN815=lambda board: not board.has(re.compile(r"libc\+\+\.so\.1")),
     QNN816=lambda board: not board.has_skel(),
-    QNN817=lambda board: not board.facts.has_daemon,
+    QNN817=lambda board: not board.has_daemon(),
 )

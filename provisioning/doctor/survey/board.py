@@ -64,5 +64,5 @@ def parse_answer(address: str, output: str) -> BoardFacts:
         address,
         nodes={path: access == "yes" for access, _, path in nodes},
         files=tuple(value for key, _, value in rows if key == "file"),
-        has_daemon=any(key == "daemon" for key, _, _ in rows),
+        daemons=tuple(value for key, _, value in rows if key == "daemon"),
     )

@@ -19,5 +19,5 @@ for folder in "$@" /usr/share/qcom/*/*/*/dsp/cdsp; do
     if [ -f "$file" ]; then echo "file=$file"; fi
   done
 done
-if cat /proc/[0-9]*/comm 2>/dev/null | grep -qx cdsprpcd; then echo "daemon=cdsprpcd"; fi
+cat /proc/[0-9]*/comm 2>/dev/null | grep -x '[a-z0-9]*rpcd' | sort -u | sed 's/^/daemon=/'
 echo "end="

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from ci.cases.limited import run_limited
+from ci.cases.pool import Pool
+from ci.facts.finding import Place
+from ci.facts.kinds import DIED
 from ci.models.user_code import call_function
 from provisioning.console.usage import has_ended
 from provisioning.errors import QnnCiError, UsageError
@@ -75,6 +78,22 @@ def test_a_users_function_that_does_not_return_is_named_and_its_children_are_end
     assert caught.value.what == f"your function data.py:{function} did not return"
     assert why in caught.value.why
     require_no_children(data.parent)
+
+
+def test_the_finding_of_a_case_points_to_the_function_that_did_not_return(
+    data: Path, tmp_path: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path))
+        pool = Pool(dict(os.environ), tmp_path, ())
+    try:
+        ended = pool.run(partial(call, f"{data}:is_killed"), tmp_path / "log", 60)
+    finally:
+        pool.close()
+    finding = ended.find(DIED)
+    assert "your function data.py:is_killed did not return: the process was killed" in finding.text
+    line = DATA.splitlines().index("def is_killed():") + 1
+    assert finding.places == (Place(file="data.py", line=line),)
 
 
 def test_what_a_function_that_returns_leaves_running_is_ended(data: Path) -> None:

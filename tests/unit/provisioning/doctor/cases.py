@@ -159,7 +159,7 @@ BOARD_FILES = (
 def board(**change: Any) -> Board:
     """A board with each file; ``change`` is what is different."""
     nodes = {"/dev/fastrpc-cdsp": True}
-    facts = BoardFacts("ssh:b", nodes=nodes, files=BOARD_FILES, has_daemon=True)
+    facts = BoardFacts("ssh:b", nodes=nodes, files=BOARD_FILES, daemons=("cdsprpcd",))
     return Board(replace(facts, **change), case(FIT))
 
 
@@ -720,7 +720,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN814": (board(files=BOARD_FILES[:1]), board(files=(*BOARD_FILES[:1], "/d/testsig-0x1.so"))),
     "QNN815": (board(files=BOARD_FILES[:2]), board()),
     "QNN816": (board(files=BOARD_FILES[:3]), board()),
-    "QNN817": (board(has_daemon=False), board()),
+    "QNN817": (board(daemons=("adsprpcd",)), board()),
     "QNN901": (laid(checkout="1.4.1"), laid(checkout="1.5.1+cpu")),
     "QNN902": (laid(headers="2.50"), laid(headers="2.49")),
     "QNN903": (laid(no_device="unknown custom config socModel 0"), laid(no_device="")),

@@ -10,6 +10,7 @@ from provisioning.doctor.survey.board import parse_answer, survey_board
 from provisioning.errors import UsageError
 from tests.unit.provisioning.doctor.cases import within
 
+OLD_NODE = "node=yes /dev/adsprpc-smd"
 DSP = "/usr/lib/dsp/cdsp"
 WHOLE = (
     "node=yes /dev/fastrpc-cdsp",
@@ -50,6 +51,9 @@ def without(*names: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
         (without("libc++.so.1"), None, ["QNN815"]),
         (without("Skel.so"), None, ["QNN816"]),
         (without("cdsprpcd"), None, ["QNN817"]),
+        (without("cdsprpcd", more=("daemon=adsprpcd",)), None, ["QNN817"]),
+        (without("fastrpc-cdsp", "cdsprpcd", more=(OLD_NODE, "daemon=adsprpcd")), None, []),
+        (without("fastrpc-cdsp", "cdsprpcd", more=(OLD_NODE,)), None, ["QNN817"]),
         (without("end="), None, ["QNN810"]),  # a broken connection
         (("ssh: connect to host board port 22: Connection refused",), None, ["QNN810"]),
         ((), None, ["QNN810"]),
