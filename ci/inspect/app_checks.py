@@ -379,13 +379,20 @@ def see_no_qnn_package(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check("QNN886")
 def see_package_older_than_soc(unit: AppUnit) -> Iterator[Seen]:
-    """Report that the QNN that Gradle downloads is known not to know an SoC."""
+    """Report that the QNN that Gradle downloads is known not to know an SoC. Of a release that is
+    not known, this is known if a newer one does not know it, either."""
     chosen = _choose_qnn(unit)
-    for name in unit.socs if chosen and unit.gradle else ():
+    unknown = [dependency for dependency in _list_dependencies(unit) if dependency.newest_qnn]
+    dependency = chosen or next(iter(unknown), None)
+    if not (dependency and unit.gradle):
+        return
+    qnn = dependency.qnn or dependency.newest_qnn
+    shown = dependency.qnn or f"{qnn} or older"
+    for name in unit.socs:
         soc = find_any_soc(name)
-        if chosen and unit.gradle and is_too_old(soc, chosen.qnn):
+        if is_too_old(soc, qnn):
             where = f"{unit.name}: {unit.gradle.file}"
-            yield seen(name, where, package=chosen.text, qnn=chosen.qnn, needed=soc.qnn)
+            yield seen(name, where, package=dependency.text, qnn=shown, needed=soc.qnn)
 
 
 @APPS.check("QNN887")

@@ -13,13 +13,22 @@ from ci.inspect.apps import (
     MANIFEST,
     PROGRAMS,
     QNN_ABI,
+    AppManifest,
     AppUnit,
     ArchiveReader,
     Kind,
     PackedFile,
+    merge_manifests,
     read_manifest,
 )
-from ci.inspect.gradle import Gradle, join_modules, read_build, read_catalog
+from ci.inspect.gradle import (
+    Gradle,
+    join_modules,
+    list_modules,
+    read_build,
+    read_catalog,
+    read_variables,
+)
 from ci.inspect.packs import is_pack, read_build_text, read_groups
 from provisioning.console.caller import shown_path
 from provisioning.doctor.survey.tree import BUILD_FILES, MAGIC, read_file, survey_tree
@@ -158,6 +167,7 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
     """Yield each module that builds an app or has libraries in jniLibs, with the files of its
     source set main. An app also gets the models of the project's AI packs and asset packs."""
     catalog = read_catalog(root.parent) | read_catalog(root)
+    variables = {**read_variables(root.parent), **read_variables(root)}
     places = list(places)
     texts = {
         module: read_build_text(module, BUILD_FILES) for module in places if not module.is_symlink()
@@ -169,9 +179,11 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
         for asset in _read_plain(root, module / "src" / "main" / "jniLibs").assets
     ]
     builds: dict[str, Gradle] = {}  # by the path that Gradle gives a module, such as :app
+    folders: dict[str, Path] = {}
     for module in texts:
-        if build := read_build(module, catalog):
+        if build := read_build(module, catalog, variables):
             builds[_name_module(root, module)] = build
+            folders[_name_module(root, module)] = module
     count = 0
     for module in places:
         libraries = module / "src" / "main" / "jniLibs"
@@ -182,6 +194,9 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
             unit = _read_plain(root, libraries)
             manifest = unit.manifest
             if manifest:
+                # Gradle merges the manifests of the modules that an app depends on into its own.
+                modules = [folders[name] for name in list_modules(path, builds)[1:]]
+                manifest = merge_manifests([manifest, *_read_manifests(modules)]) or manifest
                 manifest = replace(
                     manifest,
                     min_sdk=gradle.min_sdk or manifest.min_sdk,
@@ -201,6 +216,11 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
             "libraries in src/main/jniLibs",
             fix="build the APK or the AAR and pass it; for libraries alone, pass their directory",
         )
+
+
+def _read_manifests(modules: Iterable[Path]) -> list[AppManifest]:
+    paths = [module / "src" / "main" / MANIFEST for module in modules]
+    return [read_manifest(path) for path in paths if path.is_file()]
 
 
 def _name_module(root: Path, module: Path) -> str:

@@ -1,7 +1,8 @@
 """Read what an Android module's Gradle build file states about native libraries, without a build.
 
-A build file is a program, but it is read as text. Only literal values are recognized, and those of
-a version catalog (gradle/libs.versions.toml).
+A build file is a program, but it is read as text. Only literal values are recognized, those of a
+version catalog (gradle/libs.versions.toml), and variables that have a text as value, there, in the
+project's build file or in gradle.properties.
 """
 
 from __future__ import annotations
@@ -57,6 +58,18 @@ MODULE = re.compile(r"\bproject\s*\(\s*(?:path\s*[:=]\s*)?[\"'](:[\w.:-]+)[\"']"
 MODULE_ACCESSOR = re.compile(r"\bprojects\.([\w.]+)")
 COORDINATE = re.compile(r"[\w.-]+:(?P<name>[\w.-]+)(?::.*)?")
 OF_QNN = ("qnn", "executorch", "litert")  # in the names of Maven packages
+# def ort = '1.26.0', val ort = "1.26.0", ext.ort = "1.26.0", extra["ort"] = "1.26.0"
+VARIABLE = re.compile(
+    r"\b([A-Za-z_]\w{0,60})(?:[\"']\s{0,9}[\])])?(?:\s{0,9}:\s{0,9}String)?\s{0,9}=\s{0,9}"
+    r"[\"']([\w.+-]{1,60})[\"']"
+)
+PROPERTY = re.compile(r"(?m)^[ \t]*([A-Za-z_][\w.]*)[ \t]*[=:][ \t]*([\w.+-]{1,60})[ \t]*$")
+# "a:b:$ort", "a:b:${rootProject.ext.ort}", "a:b:${property("ort")}"
+USE = re.compile(
+    r"\$(?:\{[^{}\n]{0,80}?\b([A-Za-z_]\w{0,60})(?:[\"'][\])])?\}|([A-Za-z_]\w{0,60})\b)"
+)
+JOINED = re.compile(r":[\"']\s{0,9}\+\s{0,9}([\w.]+)")  # "a:b:" + ort
+NO_VARIABLES: Mapping[str, str] = {}
 LEVEL = re.compile(r"\b(min|target)Sdk(?:Version)?[\s=(]+(\d{1,5})\b")
 # `apply false` in a root's build file only sets the version.
 APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*false)", re.IGNORECASE)
@@ -107,19 +120,51 @@ class Gradle:
 Catalog = Mapping[str, tuple[str, ...]]  # packages by a name in build files, several of a bundle
 
 
-def read_build(module: Path, catalog: Catalog) -> Gradle | None:
+Variables = Mapping[str, str]
+
+
+def read_build(
+    module: Path, catalog: Catalog, variables: Variables = NO_VARIABLES
+) -> Gradle | None:
     """Return the build file of a module; None if it has none that can be read, or only one that is
-    larger than MAX_BYTES. ``catalog`` is what read_catalog returns."""
+    larger than MAX_BYTES. ``catalog`` is what read_catalog returns, and ``variables`` what
+    read_variables returns."""
     for name in BUILD_FILES:
         with suppress(OSError, ValueError):
-            return parse_gradle(name, read_text(module / name, "replace", MAX_BYTES), catalog)
+            text = read_text(module / name, "replace", MAX_BYTES)
+            return parse_gradle(name, text, catalog, variables)
     return None
 
 
-def parse_gradle(file: str, text: str, catalog: Catalog) -> Gradle:
+def read_variables(root: Path) -> Variables:
+    """Return the variables with a text as value of a project's build file and gradle.properties."""
+    variables: dict[str, str] = {}
+    for name in BUILD_FILES:
+        with suppress(OSError, ValueError):
+            text = _drop_comments(read_text(root / name, "replace", MAX_BYTES))
+            variables.update(VARIABLE.findall(text))
+    with suppress(OSError, ValueError):
+        text = read_text(root / "gradle.properties", "replace", MAX_BYTES)
+        variables.update(PROPERTY.findall(text))
+    return variables
+
+
+def _drop_comments(text: str) -> str:
+    return COMMENT.sub(lambda match: match[1] or " ", text)
+
+
+def _fill_variables(text: str, variables: Variables) -> str:
+    """Return the text of a build file with the values of variables in its texts."""
+    text = JOINED.sub(lambda match: f":${{{match[1]}}}'", text)
+    known = {**variables, **dict(VARIABLE.findall(text))}
+    return USE.sub(lambda match: known.get(match[1] or match[2], match[0]), text)
+
+
+def parse_gradle(
+    file: str, text: str, catalog: Catalog, variables: Variables = NO_VARIABLES
+) -> Gradle:
     """Return what the text of a build file, in Groovy or Kotlin, states."""
-    text = COMMENT.sub(lambda match: match[1] or " ", text)
-    text = NOT_RELEASED.sub(" ", text)
+    text = NOT_RELEASED.sub(" ", _fill_variables(_drop_comments(text), variables))
     levels = {name: int(level) for name, level in reversed(LEVEL.findall(text))}
     legacy = set(LEGACY.findall(text))
     is_computed = len(legacy) > 1 or not legacy <= {"true", "false"}
@@ -167,9 +212,8 @@ def _list_splits(text: str) -> tuple[str, ...]:
     return ()
 
 
-def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
-    """Return the build of a module with the packages of all modules that it depends on. ``builds``
-    are those of the project by path, such as ``:app``."""
+def list_modules(path: str, builds: Mapping[str, Gradle]) -> list[str]:
+    """Return the path of a module and those of all modules that it depends on."""
     paths = [path]
     for module_path in paths:  # which grows
         paths += [
@@ -177,6 +221,13 @@ def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
             for module in builds[module_path].modules
             if module in builds and module not in paths
         ]
+    return paths
+
+
+def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
+    """Return the build of a module with the packages of all modules that it depends on. ``builds``
+    are those of the project by path, such as ``:app``."""
+    paths = list_modules(path, builds)
     forced = builds[path].forced
     packages = [
         package
@@ -234,9 +285,11 @@ def _list_packages(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         fields = _as_table(entry)
         module = fields.get("module") or f"{fields.get('group')}:{fields.get('name')}"
         version = fields.get("version", "")
+        if isinstance(version, dict) and "ref" in version:
+            version = versions.get(str(version["ref"]), "")
         if isinstance(version, dict):
-            named = version.get("strictly") or version.get("require")
-            version = named or versions.get(str(version.get("ref")), "")
+            named = (version.get(kind) for kind in ("strictly", "require", "prefer"))
+            version = next(filter(None, named), "")
         package = f"{module}:{version}" if isinstance(version, str) and version else f"{module}"
         if isinstance(entry, str):
             package = entry

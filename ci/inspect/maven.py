@@ -27,12 +27,14 @@ class Package(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Dependency(NamedTuple):
     """A package with a version, as a build file names it, and what is known of the package. ``qnn``
-    is the version of QNN that it brings, "" if that is not known or there is none."""
+    is the version of QNN that it brings, "" if that is not known or there is none. Then
+    ``newest_qnn`` is the QNN of the next release that is known, which is not older, or ""."""
 
     text: str
     version: str
     package: Package
     qnn: str
+    newest_qnn: str = ""
 
 
 @functools.cache
@@ -53,8 +55,19 @@ def find_dependencies(texts: Iterable[str]) -> list[Dependency]:
         if package:
             qnn = version if package.is_qnn else package.releases.get(version, "")
             qnn = qnn if package.brings_qnn and is_version(qnn) else ""
-            dependencies.append(Dependency(text, version, package, qnn))
+            newest = "" if qnn else _find_next_qnn(package, version)
+            dependencies.append(Dependency(text, version, package, qnn, newest))
     return dependencies
+
+
+def _find_next_qnn(package: Package, version: str) -> str:
+    """Return the QNN of the first known release that is newer than a version, or ""."""
+    if not is_version(version):
+        return ""
+    newer = [
+        release for release in package.releases if parse_version(release) > parse_version(version)
+    ]
+    return package.releases[min(newer, key=parse_version)] if newer else ""
 
 
 def choose_qnn(

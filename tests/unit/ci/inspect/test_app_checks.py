@@ -355,6 +355,9 @@ def test_each_fault_is_found_in_a_real_app(
         (with_pack("Qualcomm_SM8650", build=TARGETED.replace("groups", "gone")), "", ["QNN891"]),
         (sources(f"{ORT}:1.22.0@aar'", libraries={}), "SM8850", ["QNN856", "QNN886"]),
         (sources(f"{ORT}:+'", libraries={}), "SM8850", ["QNN856", "QNN887"]),
+        # Not known, but older than one whose QNN is known.
+        (sources(f"{ORT}:1.24.1'", libraries={}), "SM8850", ["QNN856", "QNN886", "QNN887"]),
+        (sources(f"{ORT}:1.24.1'", libraries={}), "SM8650", ["QNN856", "QNN887"]),
         (
             sources(f"{ORT}:1.26.0'", "jniLibs.useLegacyPackaging = true", libraries={}),
             *("SM8650", []),

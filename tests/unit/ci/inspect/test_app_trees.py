@@ -409,3 +409,23 @@ npu = ["runtime"]
     (unit,) = read(write_files(tmp_path / "shop", files), tmp_path / "scratch")
     assert unit.gradle
     assert unit.gradle.packages == ("com.qualcomm.qti:qnn-runtime:2.37.1",)
+
+
+def test_an_app_has_the_native_libraries_that_the_manifests_of_its_modules_declare(
+    tmp_path: Path,
+) -> None:
+    declared = """<manifest xmlns:android="http://schemas.android.com/apk/res/android"><application>
+<uses-native-library android:name="libcdsprpc.so" android:required="false"/>
+</application></manifest>"""
+    files = {
+        "settings.gradle": "include ':app', ':npu', ':other'",
+        "app/build.gradle": "id 'com.android.application'\nimplementation project(':npu')",
+        "app/src/main/AndroidManifest.xml": "<manifest><application/></manifest>",
+        "npu/build.gradle": "api 'com.qualcomm.qti:qnn-runtime:2.49.0'",
+        "npu/src/main/AndroidManifest.xml": declared,
+        "other/build.gradle": "",
+        "other/src/main/AndroidManifest.xml": declared.replace("libcdsprpc", "libother"),
+    }
+    (unit,) = read(write_files(tmp_path / "shop", files), tmp_path / "scratch")
+    assert unit.manifest
+    assert unit.manifest.native_libraries == {"libcdsprpc.so": False}

@@ -15,6 +15,7 @@ from ci.inspect.gradle import (
     parse_gradle,
     read_build,
     read_catalog,
+    read_variables,
 )
 
 SKEL = "lib/arm64-v8a/libQnnHtpV75Skel.so"
@@ -26,7 +27,7 @@ CATALOG = {
 
 
 def parse(text: str) -> Gradle:
-    return parse_gradle("build.gradle", text, CATALOG)
+    return parse_gradle("build.gradle", text, CATALOG, {"npu": "3"})
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,12 @@ def parse(text: str) -> Gradle:
             "splits",
             (),
         ),
+        ("def ort = '1.2'; api \"x:qnn:$ort\"", "packages", ("x:qnn:1.2",)),
+        ("val ort: String = '1.2'; api('x:qnn:' + ort)", "packages", ("x:qnn:1.2",)),
+        ("ext { v = '1.2' }; api \"x:qnn:${rootProject.ext.v}\"", "packages", ("x:qnn:1.2",)),
+        ("api('x:qnn:${property(\"npu\")}')", "packages", ("x:qnn:3",)),
+        ("api('x:qnn:$gone')", "packages", ("x:qnn:$gone",)),
+        ("// val npu = '4'\napi('x:qnn:$npu')", "packages", ("x:qnn:3",)),
         ("api(project(':npu')); api(projects.npuCore.io)", "modules", (":npu", ":npu-core:io")),
     ],
 )
@@ -103,6 +110,10 @@ def test_kept_symbols_are_patterns_of_paths(text: str, is_kept: bool) -> None:
             '[versions]\nq = {prefer = 1}\n[libraries]\na = {module = "x:qnn", version.ref = "q"}',
             ["x:qnn"],
         ),
+        (
+            '[versions]\nq.strictly = "1"\n[libraries]\na = {module="x:qnn", version.ref="q"}',
+            ["x:qnn:1"],
+        ),
         ("libraries = 3\nversions = []", []),
         ("[libraries", []),
         ("a = " + "[" * 90_000, []),
@@ -113,6 +124,14 @@ def test_version_catalog_names_packages(tmp_path: Path, text: str, packages: lis
     (tmp_path / "gradle").mkdir()
     (tmp_path / "gradle" / "libs.versions.toml").write_text(text)
     assert [*chain(*read_catalog(tmp_path).values())] == packages
+
+
+def test_variables_of_a_project_are_read(tmp_path: Path) -> None:
+    (tmp_path / "build.gradle.kts").write_text('extra["ort"] = "1.2" // val no = "3"\n')
+    (tmp_path / "gradle.properties").write_text("# no=1\nqnn.version=2.49.0\nnpu : 3\n")
+    variables = read_variables(tmp_path)
+    assert variables == {"ort": "1.2", "qnn.version": "2.49.0", "npu": "3"}
+    assert read_variables(tmp_path / "gone") == {}
 
 
 def test_build_file_that_is_too_large_or_none_is_not_read(tmp_path: Path) -> None:
@@ -135,6 +154,10 @@ def test_build_file_that_is_too_large_or_none_is_not_read(tmp_path: Path) -> Non
         "/*",
         "jniLibs {",
         "qnn:",
+        "x:qnn:$a",
+        "$a.",
+        "name ",
+        "ext.a = '",
     ],
 )
 def test_hostile_build_file_takes_little_time(part: str) -> None:
