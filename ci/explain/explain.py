@@ -516,25 +516,12 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     first = {rule.id for rule in pick(Role.CAUSE) if not follows[rule.id]}
     followed = {follows[rule.id] for rule in pick(Role.CAUSE)}
     first |= followed & {hint.id for hint in pick(Role.HINT)}
-    symptoms, components, guessed = pick(Role.SYMPTOM), pick(Role.COMPONENT), set()
+    symptoms, components, guessed = pick(Role.SYMPTOM), pick(Role.COMPONENT), set[str]()
     if not first:
-        areas = {symptom.area for symptom in symptoms}
-        if Area.ONNX in areas:  # onnxruntime's symptoms, and QNN's reasons
-            areas.add(Area.LOWERING)
         hints = [hint for hint in pick(Role.HINT) if not follows[hint.id]]
-        first = {hint.id for hint in hints if hint.area in areas}
-        if not first and areas.intersection(_GENERAL):
-            first = guessed = {hint.id for hint in hints}
-        if not first and not symptoms and not case_findings:
-            # An error that no rule knows shows, as a symptom does, that the run failed. It says
-            # less than what QNN refused before.
-            failed_at = max((scan.matches[rule.id].line for rule in components), default=0)
-            failed_at = max(failed_at, _find_raised(scan))
-            first = guessed = {
-                hint.id
-                for hint in hints
-                if hint.area in _REFUSING and scan.matches[hint.id].line < failed_at
-            }
+        first = choose_hints(hints, symptoms)
+        if not first and not case_findings:
+            first = guessed = guess_hints(hints, symptoms, components, scan)
     causes = [rule for rule in matched if rule.id in first]
     notes = [hint for hint in pick(Role.HINT) if hint not in causes]
     if causes:
@@ -588,6 +575,29 @@ def _list_case_findings(scan: _Scan) -> list[Finding]:
             )
             findings.append(finding)
     return findings
+
+
+def choose_hints(hints: Sequence[Rule], symptoms: Sequence[Rule]) -> set[str]:
+    """Return the hints that are the causes of the symptoms."""
+    areas = {symptom.area for symptom in symptoms}
+    if Area.ONNX in areas:  # onnxruntime's symptoms, and QNN's reasons
+        areas.add(Area.LOWERING)
+    return {hint.id for hint in hints if hint.area in areas}
+
+
+def guess_hints(
+    hints: Sequence[Rule], symptoms: Sequence[Rule], components: Sequence[Rule], scan: _Scan
+) -> set[str]:
+    """Return the hints that are likely causes in a log without another one."""
+    if symptoms:
+        is_general = any(symptom.area in _GENERAL for symptom in symptoms)
+        return {hint.id for hint in hints} if is_general else set()
+    # An error that no rule knows shows, as a symptom does, that the run failed. It says less than
+    # what QNN refused before.
+    lines = [scan.matches[rule.id].line for rule in components]
+    failed_at = max([*lines, _find_raised(scan)])
+    refused = [hint for hint in hints if hint.area in _REFUSING]
+    return {hint.id for hint in refused if scan.matches[hint.id].line < failed_at}
 
 
 def _find_raised(scan: _Scan) -> int:
