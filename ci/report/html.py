@@ -53,7 +53,8 @@ PAGE = "index.html"
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NAME_CHARS = 44
 CODE, ID = re.compile(r"`([^`]*)`"), re.compile(r"\[(QNN\d+)\]$")
-OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z0-9]*(?:-[a-z0-9]+)+)")  # browsers break lines after -
+# Browsers break lines after a hyphen, also between the first two.
+OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 BREAKS = re.compile(r"(?=[.:])|(?<=[/_])")
 MOST_BARS, WORST = 60, 20
 # CSS classes of cells in the map, by the least margin in dB that each class requires.

@@ -49,6 +49,11 @@ PROFILES = {
 }
 
 
+# Verbs that also work without their packages: setup reports that they are missing, and init writes
+# a policy without knowing whether a .tflite file is quantized.
+WITHOUT_PACKAGES = frozenset({"setup", "init"})
+
+
 def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     """Run a verb with ``words`` in the environment that it needs for them."""
     group = choose_environment([verb, *words])
@@ -87,10 +92,10 @@ def needs_only_core(session: nox.Session, group: str, verb: str, *words: str) ->
         return False
     command = [str(make_environment(session, "core")), "-m", "ci", verb, *words]
     env = {**os.environ, "QNN_CI_SESSIONS": list_sessions(session)}
-    if verb == "setup":  # works without the packages, and reports that they are missing
+    if verb in WITHOUT_PACKAGES:
         env["QNN_CI_ONLY_PARSE"] = "1"
     ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
-    return ended.returncode == USAGE or (ended.returncode == 0 and verb != "setup")
+    return ended.returncode == USAGE or (ended.returncode == 0 and verb not in WITHOUT_PACKAGES)
 
 
 def choose_executorch(session: nox.Session) -> str:

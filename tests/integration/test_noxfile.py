@@ -614,6 +614,8 @@ def test_a_fetch_ends_if_the_packages_cannot_be_installed(
         (("test-emulator", "--model", "mlp"), 3, False),
         (("setup", "emulator"), 0, False),
         (("setup", "emulator", "--x"), 2, True),
+        (("init", "--model", "net.tflite"), 0, False),
+        (("init", "--model", "net.tflite", "--x"), 2, True),
     ],
 )
 def test_arguments_are_checked_before_a_large_environment_is_created(

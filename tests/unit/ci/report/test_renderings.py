@@ -323,6 +323,17 @@ def test_a_run_whose_cases_all_failed_says_that_no_control_was_tried(report: Rep
     assert '<div class="not-ok"><dt>controls rejected</dt>' in render_html(bare)
 
 
+def test_no_line_of_a_page_ends_inside_an_option(report: Report) -> None:
+    """Browsers break lines after each hyphen, also between the first two."""
+    findings = say("type `./nox -s mend -- --model net.py:net --keep-artifacts kept`")
+    red = change_case(report.cases[0], status=Status.FAILED, findings=findings)
+    page = render_html(replace(report, cases=(red,)).recounted)
+    model, artifacts = (
+        f'<span class="option">--{name}</span>' for name in ("model", "keep-artifacts")
+    )
+    assert f"<code>./nox -s mend -- {model} net.py:net {artifacts} kept</code>" in page
+
+
 # -- JUnit -----------------------------------------------------------------------------------------
 
 
