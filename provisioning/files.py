@@ -33,6 +33,9 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_LEAVE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 REPLACED = "replaced"
 ELSEWHERE = "choose a path that can be written"
+BIGGER = "choose a disk with enough free space"
+ANOTHER_TMPDIR = "choose another directory with TMPDIR"
+RUN_SCRATCH = "qnn-ci"  # the name of a run's scratch_directory, in the temporary directory
 
 
 def leads_out(path: str) -> bool:
@@ -334,13 +337,18 @@ def explain_no_room(error: BaseException | None, place: Path | None = None) -> S
             # Such as a process that writes to the cache, and to temporary files of libraries.
             unnamed = min(filter(None, (place, Path(tempfile.gettempdir()))), key=free_bytes)
             place = Path(failed.filename or unnamed)
-            return explain_write(place, failed, "choose a disk with enough free space")
+            return explain_write(place, failed, ANOTHER_TMPDIR if _is_scratch(place) else BIGGER)
         error = error.__cause__ or error.__context__
     temporary = Path(tempfile.gettempdir())
     if first and free_bytes(temporary) < READ_BYTES:
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary))
-        return explain_write(temporary, full, "choose another directory with TMPDIR")
+        return explain_write(temporary, full, ANOTHER_TMPDIR)
     return None
+
+
+def _is_scratch(place: Path) -> bool:
+    """Return whether a path is in the temporary directory of a run, which TMPDIR chooses."""
+    return any(part.startswith(f".{RUN_SCRATCH}.staging-") for part in place.parts)
 
 
 _ERRNO = re.compile(r"\[Errno (\d+)\]")

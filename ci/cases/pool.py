@@ -49,7 +49,7 @@ from provisioning.console.progress import Progress
 from provisioning.console.usage import Watch, end_descendants, has_ended, share_memory
 from provisioning.documents import open_regular
 from provisioning.errors import QnnCiError, StoreError, UnfitError
-from provisioning.files import confirm_write, remove_tree, scratch_directory
+from provisioning.files import RUN_SCRATCH, confirm_write, remove_tree, scratch_directory
 
 # multiprocessing has no public way to find or end its fork server.
 FORK_SERVER: Any = vars(forkserver)["_forkserver"]
@@ -592,7 +592,7 @@ def _make_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
     """
     config: dict[str, str | None] = vars(current_process())["_config"]
     before = config.get("tempdir")
-    with scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch:
+    with scratch_directory(Path(tempfile.gettempdir()), RUN_SCRATCH) as scratch:
         if len(str(scratch / SOCKET)) < MAX_SOCKET_PATH:
             config["tempdir"] = str(scratch)
         pool = ScratchPool(scratch, imports)

@@ -326,6 +326,13 @@ def test_a_full_disk_is_named_wherever_it_is_in_the_chain(number: int, named: st
     assert explain_no_room(OSError(errno.EACCES, "no")) is None
 
 
+def test_a_full_temporary_directory_of_a_run_is_chosen_with_tmpdir() -> None:
+    place = "/mnt/.qnn-ci.staging-1f/fp16/artifact/program/source.tflite"
+    explained = explain_no_room(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place))
+    assert explained
+    assert explained.fix == "free some space, or choose another directory with TMPDIR"
+
+
 def fail_to_copy_tree(source: Path, target: Path) -> BaseException:
     """The error of a copy of a tree to a disk that is full: shutil.Error names it only in text."""
     full = os.strerror(errno.ENOSPC)
