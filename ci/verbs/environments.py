@@ -33,6 +33,7 @@ from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 
 OF_ONNX = {".onnx": ONNX}
+OF_FILES = {**OF_ONNX, ".tflite": LITERT}
 # Of models that are Python functions, by the runtime that compiles them
 OF_RUNTIMES = {"executorch": LOWERING, "onnxruntime": ONNX_TORCH, "litert": LITERT_TORCH}
 # Options with which a run provisions or imports something else than usual, or nothing
@@ -118,8 +119,7 @@ def takes(runtime: str, path: str, runtimes: Sequence[str]) -> bool:
 def choose_localise(arguments: Sequence[str]) -> str:
     """Return the group for localise, mend and audit: files are compiled as by the verbs that test
     them, and other models by the runtime in --runtime, by default ExecuTorch."""
-    groups = {**OF_ONNX, ".tflite": LITERT}
-    return choose_by_models(arguments, groups, find_runtime_group(arguments), LOWERING)
+    return choose_by_models(arguments, OF_FILES, find_runtime_group(arguments), LOWERING)
 
 
 def find_runtime_group(arguments: Sequence[str]) -> str:
@@ -242,7 +242,7 @@ def choose_estimate(arguments: Sequence[str]) -> str:
         return group
     if "onnx" in find_values(arguments, "--frontend"):  # as in earlier releases
         arguments = [*arguments, "--runtime=onnxruntime"]
-    return choose_by_models(arguments, OF_ONNX, find_runtime_group(arguments), LOWERING)
+    return choose_by_models(arguments, OF_FILES, find_runtime_group(arguments), LOWERING)
 
 
 def choose_setup(arguments: Sequence[str]) -> str:

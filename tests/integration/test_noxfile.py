@@ -282,6 +282,8 @@ def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_pat
         ("qnn_ci", ("upgrade-report", "--matrix", "--sdk", "2.49.40"), "onnx-torch"),
         ("qnn_ci", ("versions-matrix", "--known"), "core"),
         ("qnn_ci", ("upgrade-report", "executorch==1.4.1", "executorch==1.5.1"), "test"),
+        ("qnn_ci", ("estimate", "--model", "net.tflite"), "litert"),
+        ("qnn_ci", ("estimate", "--model", "net.onnx"), "onnx"),
         ("qnn_ci", ("inspect", "model_ctx.onnx"), "onnx"),
         ("qnn_ci", ("inspect", "model.pte"), "core"),
         ("qnn_ci", ("setup", "onnx+qnn-runtime@2.49.40"), "onnx"),
