@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from ci.facts.finding import NOWHERE, Origin
+from ci.graphs.bounds import LEAST_RIGHT_EXPONENT, find_least
 from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Array, Constants, Graph, Node, Numbers
 from ci.graphs.operators import is_dequantizer, is_quantizer
 from ci.models.short_rows import find_short_row
@@ -100,6 +101,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``counted``: 1 if QNN 2.49.40 computes a pool with this stride and counted padding wrongly in
       float16, see docs/findings/faults.md
     - ``lowest``: the value below which the result of a clamp does not fall, or 0 if it is negative
+    - ``reach``: the magnitude of the lower limit of a clamp, or LARGEST without one
     - ``floor``: the value below which the result of a clamp does not fall, or the largest magnitude
       of a constant operand, as for a sum or a maximum; only if it is below TINY
     - ``mask``: the largest magnitude that an attention's mask adds to the scores, see _measure_mask
@@ -124,6 +126,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``decided``: 1 if a cast makes integers of floats
     - ``recalled``: 1 if an earlier call of a layer reads the same bias
     - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
+    - ``low``: 1 if nothing keeps what an exp reads from being below -88
     - ``short``: the length of the row that a convolution reads, if QNN computes it wrongly in
       float16, see find_short
     - ``along``: the size of the first operand's axis ``dim``
@@ -139,6 +142,8 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     fixed = max((operand.magnitude for operand in operands if operand.constant), default=0.0)
     floor = next(iter(measured.get("min", ())), fixed)
     measured |= {"lowest": (max(measured["min"][0], 0.0),)} if measured.get("min") else {}
+    if measured.get("min") or measured.get("max"):
+        measured["reach"] = tuple(map(abs, measured.get("min") or (LARGEST,)))
     if 0 < floor < TINY:
         measured["floor"] = (floor,)
     output_sizes = measured.get("output_size", ())
@@ -443,6 +448,8 @@ class _Describer:
             numbers |= dict(self._measure_cast(node))
         elif len(operands) == BARE_OPERANDS.get(node.operator):
             numbers["bare"] = (1.0,)
+        if node.operator == "exp" and self._may_be_low(node.reads[0]):
+            numbers["low"] = (1.0,)
         if ratio := self._measure_bias(node):
             numbers["biased"] = (ratio,)
         return Step(
@@ -529,6 +536,10 @@ class _Describer:
             return 0.0
         ratio = float((np.abs(bias) / np.maximum(largest, LEAST_WEIGHT)).max(initial=0.0))
         return ratio if math.isfinite(ratio) else 0.0
+
+    def _may_be_low(self, name: str) -> bool:
+        """Return whether an element may be below the least number whose exp is right in float16."""
+        return find_least(name, self.makers, self.constants.find) < LEAST_RIGHT_EXPONENT
 
     def _find_array(self, name: str) -> Array | None:
         """Return a constant as float64, or None if it is unknown or too large."""

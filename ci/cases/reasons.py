@@ -189,8 +189,11 @@ class Reasons:
         """Return the causes of a lost accuracy that lie in the numbers of the model."""
         scheme = self.facts.spec.scheme
         sqnr_db = self.facts.evidence.figures.sqnr_db
-        is_accuracy = question in ACCURACY and not faults
-        if is_accuracy and (range_ := advise_on_range(loss, self.departure, sqnr_db)):
+        # A cause that a part shows may not be the only one: the range may lose as much elsewhere.
+        range_ = advise_on_range(loss, self.departure, sqnr_db) if question in ACCURACY else ()
+        causes = [cause for advice in range_ for cause in advice.causes]
+        is_named = bool(faults) or self.is_proven(question)
+        if any(not is_named or cause.certainty is Certainty.PROVEN for cause in causes):
             return range_
         # Rewrites cure these two: where they were tried in vain, something else is the cause.
         was_tried = bool(self.diagnosis and self.diagnosis.tried)

@@ -39,6 +39,7 @@ FLOAT16_TINY = 2.0**-14  # below it, float16 has fewer bits
 MASKS = {8: -100.0, 16: -5000.0}
 # -20 has 30.0 dB in 8 bits, -100 44.4 dB in 16 bits: docs/findings/faults.md.
 SPARE = {8: "-20 or -30", 16: "-100"}  # with which a blocked element still has no weight
+LARGEST_RETURNED = 131008.0  # of the numbers that QNN 2.49.40 returns in float16
 
 
 @dataclass(frozen=True)
@@ -225,15 +226,19 @@ def advise_on_range(
     loss: Loss | None, departure: Departure, sqnr_db: float | None = None
 ) -> tuple[Advice, ...]:
     """Return the cause that float16 cannot hold the numbers of an operator, unless the program was
-    seen to be right there. It is proven if the range alone leaves the outputs no more than the
-    program's ``sqnr_db``."""
+    seen to be right there. A result above float16's range may be right as an output and wrong for
+    the operator that reads it, which is then the first wrong one. It is proven if the range alone
+    leaves the outputs no more than the program's ``sqnr_db``."""
     beyond = loss.beyond if loss else None
     if beyond is None:
         return ()
     key = beyond.name, beyond.origin
     right = [(layer.name, layer.origin) for layer in departure.right]
     wrong = departure.layer and (departure.layer.name, departure.layer.origin)
-    if key in right and key != wrong:  # a line may have two such operators
+    # QNN returned a product of 104733 as it is, and the matrix product that read it was wrong.
+    is_returned = FLOAT16_MAX < beyond.largest <= LARGEST_RETURNED
+    is_read_next = is_returned and wrong and right[-1:] == [key]
+    if key in right and key != wrong and not is_read_next:  # a line may have two such operators
         return ()
     place = f"{beyond.name}{beyond.origin.mark}"
     if beyond.largest > FLOAT16_MAX:

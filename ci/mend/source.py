@@ -34,6 +34,7 @@ STANDALONE = Path(__file__).resolve().parent / "templates" / "standalone.txt"
 SHARED, APPLIES = "ci.mend.graph_rewrites", "ci.mend.torch_rewrites.both_lanes"
 # Rewrites use these modules, too, so a standalone file contains them.
 USED = (
+    "ci.graphs.bounds",
     "ci.graphs.edit",
     "ci.graphs.graph",
     "ci.graphs.operators",

@@ -292,6 +292,10 @@ def test_numbers_that_float16_cannot_hold_are_a_cause_where_the_program_is_not_r
     assert advise_on_range(loss, Departure(wrong, (), "", 5.0)) == (advice,)
     assert advise_on_range(loss, Departure(wrong, (right,), "", 5.0)) == ()
     assert advise_on_range(loss, Departure(right, (right,), "", 5.0)) == (advice,)
+    # QNN returned 104733 right, and the product that read it was wrong.
+    returned = structs.replace(loss, beyond=structs.replace(beyond, low=0.0, high=104733.0))
+    assert len(advise_on_range(returned, Departure(wrong, (right,), "", 5.0))) == 1
+    assert advise_on_range(returned, Departure(wrong, (right, Layer("add", "add")), "", 5.0)) == ()
     assert advise_on_range(Loss("pow", 60.0, 4.8, 60.0), UNKNOWN) == ()
     assert advice.causes[0].certainty is Certainty.LIKELY
     # It is proven by the outputs without the range, unless the program is worse than it explains.

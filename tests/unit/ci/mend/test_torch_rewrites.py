@@ -574,6 +574,15 @@ ROWS: dict[str, list[Row]] = {
     "limit-exp": [
         (1, (2, 3), lambda x: torch.exp(-100 * x * x)),
         (0, (2, 3), lambda x: torch.exp(x.clamp(min=-50)) + torch.exp(torch.relu(x))),
+        (2, (2, 3), lambda x: torch.exp(x.clamp(max=0)) + torch.exp(x.clamp(-100, 5) * 20)),
+        (2, (2, 3), lambda x: torch.exp(x.clamp(min=-100)) + torch.exp(x.maximum(W[:3] - 99))),
+        (0, (2, 3), lambda x: torch.exp(x.clamp(min=-88)[:1]) + torch.exp(torch.tanh(x))),
+    ],
+    "limit-by-maximum": [
+        (1, (2, 3), lambda x: nn.functional.linear(x, W[:9].view(3, 3), W[:3]).clamp(max=0.1)),
+        (1, (2, 3), lambda x: nn.functional.linear(x, W[:9].view(3, 3), W[:3]).clamp(-0.1, 0.1)),
+        (0, (2, 3), lambda x: nn.functional.linear(x, W[:9].view(3, 3)).clamp(0, 6)),
+        (0, (2, 3), lambda x: (x * 2).clamp(-0.1, 0.1)),
     ],
     "add-negative": [
         (2, (2, 3), lambda x: torch.sigmoid(x) - 0.5 - torch.full((1,), 2.0)),
