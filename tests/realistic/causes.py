@@ -196,3 +196,19 @@ def feed_forward() -> Made:
 
 def short_row() -> Made:
     return vary(nn.Conv1d(20, 32, 7, padding=3), (1, 20, 16))
+
+
+class Limited(nn.Module):
+    """A linear layer [1, 16, 32] to [1, 16, 24] whose results are limited from -80 on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        limited: Tensor = self.layer(x).clamp(min=-80.0)
+        return limited
+
+
+def limited() -> Made:
+    return vary(Limited(), (1, 16, 32))

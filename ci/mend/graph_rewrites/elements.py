@@ -11,7 +11,7 @@ import numpy as np
 
 from ci.graphs.bounds import LEAST_RIGHT_EXPONENT, find_least
 from ci.graphs.edit import GraphEditor
-from ci.graphs.graph import EXECUTORCH, Array, Node
+from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Array, Node
 from ci.mend.graph_rewrites.definition import defines
 
 LIMITS = frozenset({"relu", "relu6", "clamp", "clamp_min", "hardtanh"})
@@ -557,12 +557,18 @@ def _write_softplus(edit: GraphEditor, x: str) -> str:
 @defines("separate-activation", "tanh", "sigmoid", "gelu", "silu")
 def separate_activation(edit: GraphEditor, node: Node) -> None:
     """Transpose between a layer or a sum and an activation. QNN fuses them otherwise, and
-    approximates the activation."""
+    approximates the activation. In an ONNX model, where QNN's provider moves the transpositions
+    away, limit the operand by the least number of float16 instead."""
     (x, *_), rank = node.reads, len(edit.shape(node.results[0]))
     source = edit.makers.get(edit.source(x))
     if rank < 2 or source is None or not edit.is_float(x):
         return
-    if source.operator in {"add", "cat", "linear"} or source.operator.startswith("conv"):
+    is_fused = source.operator in {"add", "cat", "linear"} or source.operator.startswith("conv")
+    if is_fused and edit.graph.front_end == ONNXRUNTIME:
+        new = edit.call_again(node, edit.maximum(x, -LARGEST_FLOAT16))
+        after = f"{node.operator}(torch.maximum(x, torch.tensor({-LARGEST_FLOAT16:.0f}.0)))"
+        edit.replace(node, new, after, f"{node.operator}(x)")
+    elif is_fused:
         order = [*range(rank - 2), rank - 1, rank - 2]
         new = edit.call_again(node, edit.permute(x, dims=order))
         after = f"{node.operator}(x.mT).mT"
