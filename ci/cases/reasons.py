@@ -191,9 +191,9 @@ class Reasons:
         sqnr_db = self.facts.evidence.figures.sqnr_db
         # A cause that a part shows may not be the only one: the range may lose as much elsewhere.
         range_ = advise_on_range(loss, self.departure, sqnr_db) if question in ACCURACY else ()
-        causes = [cause for advice in range_ for cause in advice.causes]
+        certainties = [cause.certainty for advice in range_ for cause in advice.causes]
         is_named = bool(faults) or self.is_proven(question)
-        if any(not is_named or cause.certainty is Certainty.PROVEN for cause in causes):
+        if Certainty.PROVEN in certainties or (certainties and not is_named):
             return range_
         # Rewrites cure these two: where they were tried in vain, something else is the cause.
         was_tried = bool(self.diagnosis and self.diagnosis.tried)
