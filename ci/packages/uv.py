@@ -1,5 +1,8 @@
 """The pinned uv, and this machine's settings of pip as variables of uv. uv itself does not read
-them."""
+them.
+
+``python -m ci.packages.uv WORD...`` runs uv with them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ci.packages.locks import BOOTSTRAP, ROOT, list_pins
+from ci.packages.pip_settings import read_settings
 
 # Settings of pip, the variables with which uv has them, and what separates the items of a list.
 SETTINGS = {
@@ -63,3 +67,17 @@ def translate(settings: Mapping[str, str], variables: Mapping[str, str]) -> dict
         values.update(HTTPS_PROXY=proxy, HTTP_PROXY=proxy)
     of_user = {name: text for name, text in variables.items() if name.startswith("UV_")}
     return {**variables, **values, **of_user}
+
+
+def run(words: Sequence[str]) -> int:
+    """Run uv with pip's settings, and return its exit code. Raises SettingsError if pip cannot read
+    them, and FileNotFoundError if there is no uv of the locked version."""
+    uv = find_uv()
+    if uv is None:
+        raise FileNotFoundError(f"no uv of the version in {BOOTSTRAP} was found")
+    env = translate(read_settings(os.environ), os.environ)
+    return subprocess.run([uv, *words], env=env, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

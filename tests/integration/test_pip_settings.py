@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ci.packages.locks import ROOT
 from ci.packages.pip_settings import SettingsError, read_settings
+from tests.stand_ins.tiny_wheels import write_wheel
 
-SCRIPT = Path(__file__).resolve().parents[2] / "ci" / "packages" / "pip_settings.py"
+SCRIPT = ROOT / "ci" / "packages" / "pip_settings.py"
 
 
 def run_script(target: Path, **variables: str) -> list[str]:
@@ -85,3 +87,18 @@ def test_a_file_that_pip_cannot_read_is_named(tmp_path: Path, content: bytes) ->
     named.write_bytes(content)
     with pytest.raises(SettingsError, match=r"pip\.conf, pip's settings, cannot be read"):
         read_settings({"PIP_CONFIG_FILE": str(named)})
+
+
+def test_uv_installs_from_a_folder_that_only_a_file_of_pip_names(tmp_path: Path) -> None:
+    wheels, home = tmp_path / "wheels", tmp_path / "home"
+    wheels.mkdir()
+    (home / ".config/pip").mkdir(parents=True)
+    (home / ".config/pip/pip.conf").write_text(f"[global]\nfind-links = {wheels}\n")
+    write_wheel(wheels, "there", "1.0")
+    env = {name: text for name, text in os.environ.items() if "PIP_" not in name}
+    env |= {"HOME": str(home), "XDG_CONFIG_HOME": "", "UV_OFFLINE": "1"}
+    words = ["pip", "install", f"--target={tmp_path / 'installed'}", "there==1.0"]
+    argv = [sys.executable, "-m", "ci.packages.uv", *words]
+    ended = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "installed" / "there-1.0.dist-info").is_dir()
