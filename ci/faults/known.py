@@ -25,10 +25,11 @@ from provisioning.versions import is_older, is_same, is_version, parse_version
 
 POLICY = "faults"
 Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
-Frontend = Literal["onnx", "executorch"]  # which can build and run a fault's graph
-CompilerName = Literal["onnx", "executorch", "litert"]
-# A fault that both have is QNN's: two front ends tell whose fault it is.
-FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
+Frontend = Literal["onnx", "executorch", "litert"]  # which builds and runs small graphs
+# A fault that several have is QNN's: two front ends tell whose fault it is.
+FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch", "litert")
+# Which can run the graphs of known faults again: the results of LiteRT are those of files.
+RERUNNING: tuple[Frontend, ...] = ("onnx", "executorch")
 IN_SOURCE = "change the model from which the file was written, and write it again: {}"
 OTHER_FRONT_ENDS = frozenset({"executorch", "onnxruntime"})  # whose faults LiteRT does not have
 # A file that contains its quantization is in none of this project's schemes: those whose rows apply
@@ -81,7 +82,7 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     read_again: bool = False
     joins_others: bool = False
     reads_first: bool = False
-    front_ends: tuple[CompilerName, ...] = ()
+    front_ends: tuple[Frontend, ...] = ()
     numbers: dict[str, tuple[tuple[float, float], ...]] = {}
 
     @property
@@ -100,7 +101,7 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
     QNN with which it was seen. ``scheme`` is ``int8`` or ``int16`` for a file that contains its
     quantization."""
 
-    frontend: CompilerName
+    frontend: Frontend
     scheme: str
     wrong: tuple[str, ...] = ()
     right: tuple[str, ...] = ()

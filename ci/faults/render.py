@@ -4,7 +4,7 @@ with a script."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 
@@ -133,8 +133,7 @@ def render_markdown(finding: Finding, version: str, toolchain: str) -> str:
     rows = [("none", f"{finding.end}{reached}"), *((text, "right") for text in finding.right)]
     rows += [(f"the rewrite {name} of `qnn-ci mend`", "right") for name in finding.mended_by]
     rows += [(text, "not right") for text in finding.also_wrong]
-    write = write_script if finding.frontend == "onnx" else write_executorch_script
-    script = drop_unused(write(parse_graph(finding.graph), finding, version))
+    script = drop_unused(SCRIPTS[finding.frontend](parse_graph(finding.graph), finding, version))
     parts += [make_markdown_table(("change", "result"), rows), f"```python\n{script.rstrip()}\n```"]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -180,27 +179,49 @@ def write_script(graph: Graph, finding: Finding, version: str) -> str:
 def write_executorch_script(graph: Graph, finding: Finding, version: str) -> str:
     """Return Python code that lowers a graph with ExecuTorch, runs it, and compares the outputs
     with those of torch."""
+    scheme = Scheme(finding.scheme)
+    quantize = _fill("executorch_quantize", soc=finding.soc, dtype=scheme.recipe.dtype)
+    return _fill(
+        "executorch",
+        version=version,
+        net=write_net(graph),
+        quantize=quantize if scheme.quantized else "",
+        fp16=not scheme.quantized,
+        soc=finding.soc,
+        convolution=scheme.recipe.linear_as_convolution,
+    )
+
+
+def write_litert_script(graph: Graph, finding: Finding, version: str) -> str:
+    """Return Python code that converts a graph to a .tflite file, writes it with samples next to
+    it, and compares the outputs of LiteRT on the CPU with those of torch. Only a phone or this
+    project runs what LiteRT's plugin compiles."""
+    return _fill("litert", version=version, net=write_net(graph), soc=finding.soc)
+
+
+def write_net(graph: Graph) -> str:
+    """Return Python code that defines a graph as a torch module, ``net``, with its ``inputs``."""
     from ci.faults.torch_graphs import write_forward
 
-    scheme = Scheme(finding.scheme)
     tensors = {name: _draw(tensor) for name, tensor in graph.tensors.items()}
     constants = [
         f"        self.c_{name} = torch.nn.Parameter({text}, requires_grad=False)"
         for name, text in tensors.items()
         if graph.is_constant(name) and not graph.tensors[name].is_number
     ]
-    quantize = _fill("executorch_quantize", soc=finding.soc, dtype=scheme.recipe.dtype)
     return _fill(
-        "executorch",
-        version=version,
+        "net",
         constants="\n".join(constants),
         forward="\n".join(f"    {line}" for line in write_forward(graph).splitlines()),
         inputs=", ".join(tensors[name] for name in graph.inputs),
-        quantize=quantize if scheme.quantized else "",
-        fp16=not scheme.quantized,
-        soc=finding.soc,
-        convolution=scheme.recipe.linear_as_convolution,
     )
+
+
+SCRIPTS: Mapping[str, Callable[[Graph, Finding, str], str]] = {
+    "onnx": write_script,
+    "executorch": write_executorch_script,
+    "litert": write_litert_script,
+}
 
 
 def _fill(name: str, **values: object) -> str:

@@ -49,7 +49,8 @@ class Result(Struct, frozen=True):
     exceeds the limit at ``place``, in dB. ``why`` is the reason for an ``end`` other than ``right``
     and ``wrong``. It is also set if an output has a wrong shape or an element that is NaN or
     infinite. ``cpu_s`` is the graph's share of the CPU time for all graphs that were compiled with
-    it."""
+    it. ``faults`` are the known faults whose patterns are in the file that was compiled, if other
+    operators than the graph's were written there."""
 
     text: str
     seed: int
@@ -61,6 +62,7 @@ class Result(Struct, frozen=True):
     why: str = ""
     cpu_s: float = 0.0
     stops: bool = False  # whether no graph that is compiled with it has a result
+    faults: tuple[str, ...] = ()
 
     @property
     def is_suspect(self) -> bool:

@@ -43,7 +43,7 @@ from ci.models.numerics import fix_numerics
 from ci.report.text import count
 from provisioning.console.progress import Progress
 
-BATCH = {"onnx": 48, "executorch": 16}  # the number of graphs of a round, per job
+BATCH = {"onnx": 48, "executorch": 16, "litert": 16}  # the number of graphs of a round, per job
 BLOCKS, RANDOM, BOTH = "blocks", "random", "both"
 REPEATS = tuple(range(101, 111))
 MOST_WHY = 60
@@ -288,7 +288,8 @@ class Search:
         left, decided = list[tuple[int, Result]](), list[tuple[int, Result, str]]()
         items: dict[Item, None] = {}
         for number, suspect in waiting:
-            fault = self.find_known(graphs[number]) if number not in self.other_causes else ""
+            is_other = number in self.other_causes
+            fault = "" if is_other else self.find_known(graphs[number], suspect.faults)
             cures = [remedy.name for remedy in self.remedies if fault in remedy.cures]
             cell = self.cells.get(number)
             if not fault:
@@ -374,7 +375,7 @@ class Search:
             return
         worst = min(failing, key=lambda result: result.sqnr_db)
         results = self.try_remedies(worst) if has_time else {}
-        known_fault = self.find_known(small)
+        known_fault = self.find_known(small, worst.faults)
         diagnosis = self.diagnose(small, worst, [known_fault] if known_fault else [], results)
         finding = make_finding(
             small,
@@ -432,11 +433,14 @@ class Search:
         failed = [result.end == end for result in self.confirm(items, bundle_size)]
         return [any(failed[n : n + len(seeds)]) for n in range(0, len(failed), len(seeds))]
 
-    def find_known(self, graph: Graph) -> str:
-        """Return the name of the first known fault in a graph; empty if it has none."""
+    def find_known(self, graph: Graph, faults: Sequence[str] = ()) -> str:
+        """Return the name of the first known fault in a graph, or of ``faults``, which were found
+        in the file that was compiled; empty if there is none."""
+        if faults:
+            return faults[0]
         steps = describe(graph, find_shapes(graph), self.frontend)
-        faults = match_faults(steps, self.scheme, self.qnn)
-        return faults[0].fault if faults else ""
+        matches = match_faults(steps, self.scheme, self.qnn)
+        return matches[0].fault if matches else ""
 
 
 def is_tried(result: Result | None) -> bool:

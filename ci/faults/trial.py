@@ -63,11 +63,15 @@ class TrialJob:
 
     def run_together(self, items: Sequence[Item]) -> list[Result]:
         """Compile and run graphs as one program, and return their results. Raises the errors of
-        ``run_items`` or ``run_modules``."""
+        ``run_items``, ``run_modules`` or ``run_converted``."""
         if self.frontend == "onnx":
             from ci.faults.onnx_graphs import run_items
 
             return run_items(items, self.scheme, self.options, self.edit)
+        if self.frontend == "litert":
+            from ci.faults.litert_runner import run_converted
+
+            return run_converted(items, self.scheme, self.soc, self.options, self.edit)
         from ci.faults.executorch_runner import run_modules
 
         return run_modules(items, self.scheme, self.soc, self.edit)
@@ -95,7 +99,7 @@ class Trial:
     def run_bundle(self, items: Sequence[Item], deadline: float) -> list[Result]:
         """Return the results of graphs that are tried together. If their worker crashes, exceeds
         its time limit or grows too large, each graph is tried alone. A graph that causes this alone
-        is CRASHED or LATE."""
+        is CRASHED or LATE, or UNTRIED if the machine was too busy."""
         limit_s = min(FIRST_S + EACH_S * len(items), deadline - time.monotonic())
         if limit_s > 0:
             log = self.scratch / f"{next(NUMBERS)}.log"
@@ -108,6 +112,8 @@ class Trial:
             return [Result(item.text, item.seed, UNTRIED) for item in items]
         if len(items) > 1:
             return [result for item in items for result in self.run_bundle([item], deadline)]
+        if ended.starved:  # the machine was too busy, which is no fault of the graph
+            return [stop(items[0], UNTRIED, ended.failure)]
         return [stop(items[0], LATE if pool.LATE in ended.failure else CRASHED, ended.failure)]
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,7 +30,11 @@ TITLES = {"executorch": "ExecuTorch", "onnxruntime": "ONNX Runtime", "litert": "
 KEYS = ("runtime", "scheme")  # the first columns
 FIGURES = ("verdict", "SQNR dB", "estimated ms", "size", "on CPU")
 NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
-NAME_HEIGHT = 20.0  # of a name in the picture, in its units: on a phone, its font has 18
+# Of a name in the picture, in its units: on a phone, its font has 18. GAP is between it and its
+# point, which has a RING.
+NAME_HEIGHT, LETTER_WIDTH, GAP, RING = 20.0, 9.5, 10.0, 9.0
+ROUNDING = 1e-6  # of sums of such sizes
+ABOVE, LEFT, RIGHT = 15.0, 70.0, 30.0  # what the picture has beside its axes, see parts.html.j2
 LESS_BYTES = 0.95  # of a program's size, from which on another one is called smaller
 ALIKE_DB = 1.0  # SQNRs that differ by less are not distinguished
 
@@ -434,16 +439,59 @@ def draw(group: Group) -> Plot | None:
     )
 
 
+class Box(NamedTuple):
+    """A part of a picture that text or a point takes."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    def covers(self, other: Box) -> bool:
+        """Return whether two boxes have a part in common, not only an edge."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.bottom, other.bottom) - max(self.top, other.top)
+        return min(width, height) > ROUNDING
+
+
 def spread_names(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Return points whose names do not cover each other: each name is to the right of its point, or
-    to the left in the right half, and is moved down while another one is there."""
-    taken: list[tuple[bool, float]] = []
+    """Return points whose names cover neither each other nor points. A name is to the right of its
+    point, or to the left in the right half, unless only the other side is free there. If neither
+    is, it is moved up or down."""
+    taken = [
+        Box(point.x - RING, point.x + RING, point.y - RING, point.y + RING) for point in points
+    ]
     placed = []
     for point in sorted(points, key=lambda point: point.y):
-        is_left = point.x > PLOT_WIDTH / 2
-        name_y = point.y + NAME_HEIGHT / 3
-        while any(side == is_left and abs(name_y - y) < NAME_HEIGHT for side, y in taken):
-            name_y += NAME_HEIGHT / 2
-        taken.append((is_left, name_y))
-        placed.append(replace(point, name_y=name_y, is_left=is_left))
+        places = list_places(point)
+        boxes = [bound_name(place) for place in places]
+        free = [not any(box.covers(other) for other in taken) for box in boxes]
+        index = free.index(True) if True in free else 0
+        taken.append(boxes[index])
+        placed.append(places[index])
     return tuple(placed)
+
+
+def list_places(point: Point) -> list[Point]:
+    """Return a point with each place in the picture that its name can have, the best one first."""
+    is_left = point.x > PLOT_WIDTH / 2
+    places = []
+    for step in range(round(2 * PLOT_HEIGHT / NAME_HEIGHT)):
+        for move in dict.fromkeys((step, -step)):
+            name_y = point.y + NAME_HEIGHT / 3 + move * NAME_HEIGHT / 2
+            for side in (is_left, not is_left):
+                place = replace(point, name_y=name_y, is_left=side)
+                box = bound_name(place)
+                is_between = box.left >= -LEFT and box.right <= PLOT_WIDTH + RIGHT
+                if is_between and box.top >= -ABOVE and box.bottom <= PLOT_HEIGHT:
+                    places.append(place)
+    return places or [replace(point, name_y=point.y, is_left=is_left)]
+
+
+def bound_name(point: Point) -> Box:
+    """Return the box of a point's name."""
+    width = len(point.name) * LETTER_WIDTH
+    top, bottom = point.name_y - NAME_HEIGHT * 2 / 3, point.name_y + NAME_HEIGHT / 3
+    if point.is_left:
+        return Box(point.x - GAP - width, point.x - GAP, top, bottom)
+    return Box(point.x + GAP, point.x + GAP + width, top, bottom)

@@ -217,8 +217,9 @@ def find_values(arguments: Sequence[str], option: str) -> Iterator[str]:
 
 
 def choose_fuzz(arguments: Sequence[str]) -> str:
-    """Return the group for fuzz: the one of the frontend that lowers its graphs."""
-    return LOWERING if {"executorch", "--frontend=executorch"} & {*arguments} else ONNX_TORCH
+    """Return the group for fuzz: that of the runtime that compiles its graphs."""
+    runtimes = [*find_values(arguments, "--frontend"), *find_values(arguments, "--runtime")]
+    return OF_RUNTIMES.get(runtimes[-1] if runtimes else "", ONNX_TORCH)
 
 
 def choose_upgrade(arguments: Sequence[str]) -> str:

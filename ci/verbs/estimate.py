@@ -20,14 +20,21 @@ from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
 from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulated, find_device
 from ci.latency.simulation import TRACE, choose_simulated, convert_trace
-from ci.models.schemes import ONNX
 from ci.report.export import describe_fix, is_own_trace
 from ci.report.filled import fill_text
 from ci.report.schema import CaseName, Estimate
 from ci.report.write import read_report
 from ci.verbs.lanes.lane import Plan
 from ci.verbs.localise import make_lane_request
-from ci.verbs.options import RUN, add_option, add_options, check_values, require_effect
+from ci.verbs.options import (
+    FORMER_RUNTIMES,
+    RUN,
+    add_option,
+    add_options,
+    check_values,
+    choose_runtime,
+    require_effect,
+)
 from ci.verbs.trials import open_setup
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, RESULTS, WHAT, Outcome
@@ -46,7 +53,6 @@ NOTE = (
 
 
 SCHEMA_VERSION = 1
-FRONTENDS = {"executorch": "executorch", "onnx": ONNX.runtime}  # the values of --frontend
 
 
 class EstimatedCase(CaseName, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -75,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(add_option, parser)
     device = "a device with published times, such as 'Galaxy S24'; this also chooses the SoC"
     add(WHAT, "--device NAME", device, default="")
-    add(WHAT, "--frontend", "the former name of --runtime", choices=[*FRONTENDS])
+    add(WHAT, "--frontend", "the former name of --runtime", choices=[*FORMER_RUNTIMES])
     add_options(parser, *RUN, "--no-cache")
     trace = "write the predicted timeline of each case to DIR, for ui.perfetto.dev"
     add(RESULTS, "--trace", trace, **DIR)
@@ -114,21 +120,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
         results = simulate(options, plan, progress, offline=request.offline)
         return estimate_cases(results, options, device, args.trace)
-
-
-def choose_runtime(runtime: str, frontend: str | None, progress: Progress) -> str:
-    """Return the requested runtime, or "". Raises UsageError for two different ones."""
-    former = FRONTENDS.get(frontend or "", "")
-    if former:
-        progress.step(
-            f"warning: --frontend will be removed in the next release; use --runtime {former}"
-        )
-    if former and runtime not in {"", former}:
-        raise UsageError(
-            f"--runtime {runtime} contradicts --frontend {frontend}",
-            fix="leave out --frontend, which is the former name of --runtime",
-        )
-    return runtime or former
 
 
 def estimate_cases(

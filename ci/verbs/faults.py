@@ -12,7 +12,7 @@ from ci.cases.session import Phases, read_host, read_source, started_now
 from ci.facts.finding import Finding, Proof, advise
 from ci.facts.kinds import UNRECORDED
 from ci.faults.expected import FaultsRequest, Rerun
-from ci.faults.known import FRONTENDS, read_faults
+from ci.faults.known import RERUNNING, read_faults
 from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
 from ci.report.schema import Case, JudgementFacts, Report, Status, Tool, summarize
@@ -77,7 +77,7 @@ def run_faults(request: FaultsRequest, progress: Progress) -> Outcome:
     runs: list[Rerun] = []
     tools, remarks = [], []
     # Both, because they tell whose fault it is: what is wrong through both is QNN's.
-    for frontend in FRONTENDS:
+    for frontend in RERUNNING:
         if not importlib.util.find_spec(NEEDS[frontend]):
             remarks.append(f"{frontend}: not run, because this Python has no {NEEDS[frontend]}")
             continue

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -13,15 +14,24 @@ from pathlib import Path
 import msgspec
 
 from ci.faults.graph import parse_graph
-from ci.faults.known import FRONTENDS, Frontend, read_faults
+from ci.faults.known import Frontend, read_faults
 from ci.faults.render import render_coverage, render_markdown, render_searches
-from ci.faults.results import Finding, Item
+from ci.faults.results import UNTRIED, Finding, Item
 from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
 from ci.report.export import check_session
-from ci.verbs.options import MOST, add_option, add_options, require_effect
+from ci.verbs.lanes import litert
+from ci.verbs.options import (
+    FORMER_RUNTIMES,
+    MOST,
+    add_option,
+    add_options,
+    choose_runtime,
+    refuse_options,
+    require_effect,
+)
 from ci.verbs.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
@@ -36,7 +46,15 @@ MINUTES, SESSION = 10.0, "fuzz"
 SOURCES = ("both", "blocks", "random")
 LIMIT_BYTES, MOST_NAME = 1 << 20, 60
 # What has an effect if a graph is tried instead of a search
-WITH_GRAPH = ("--scheme", "--soc", "--frontend", "--reports", "--sdk", "--adaptor")
+WITH_GRAPH = ("--scheme", "--soc", "--runtime", "--frontend", "--reports", "--sdk", "--adaptor")
+USUAL_RUNTIME = "onnxruntime"
+# What each runtime is called in graphs' results
+FRONTENDS: Mapping[str, Frontend] = {
+    "executorch": "executorch",
+    "onnxruntime": "onnx",
+    "litert": "litert",
+}
+PACKAGES = {"onnx": "onnxruntime-qnn", "executorch": "executorch", "litert": "ai-edge-litert"}
 # As many as a search tries with the smallest graph of a finding.
 SEEDS = tuple(range(10))
 
@@ -47,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--graphs N", "stop after N graphs per scheme", type=int, default=0)
     add_options(parser, "--scheme", group="", text="a quantization scheme; repeatable")
     add("--seed S", "seed of the generator; default: 0", type=int, default=0)
-    add("--frontend", "what lowers the graphs; default: onnx", choices=FRONTENDS, default="onnx")
+    text = f"what compiles the graphs: {', '.join(FRONTENDS)}; default: {USUAL_RUNTIME}"
+    add("--runtime", text, choices=[*FRONTENDS], default="")
+    add("--frontend", "the former name of --runtime", choices=[*FORMER_RUNTIMES])
     text = "report known faults like new ones, instead of only counting them"
     add("--without-known", text, **FLAG)
     text = (
@@ -67,15 +87,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--sdk", "--adaptor")
 
 
+def check_numbers(**numbers: float) -> None:
+    """Raise UsageError for a number that is too small."""
+    for name, number in numbers.items():
+        is_needed = name in {"minutes", "jobs"}
+        if not number > (0 if is_needed else -1):  # also refuses NaN
+            raise UsageError(f"--{name} {number} is too small", fix="pass a larger number")
+
+
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Search for faults, or try one graph. The exit code is 1 for a finding whose cause is new.
     Raises UsageError, and the same errors as open_bench."""
-    for name, bound in (("minutes", 0), ("jobs", 0), ("graphs", -1), ("seed", -1)):
-        if not getattr(args, name) > bound:  # also refuses NaN
-            raise UsageError(
-                f"--{name} {getattr(args, name)} is too small", fix="pass a larger number"
-            )
-    schemes = choose_schemes(args.frontend, args.scheme)
+    check_numbers(minutes=args.minutes, jobs=args.jobs, graphs=args.graphs, seed=args.seed)
+    runtime = choose_runtime(args.runtime, args.frontend, progress)
+    frontend = FRONTENDS[runtime or USUAL_RUNTIME]
+    if frontend == "litert":
+        refuse_options(args, litert.LANE.without, litert.LANE.schemes.title)
+    schemes = choose_schemes(frontend, args.scheme)
     socs = list(dict.fromkeys(args.soc)) or [DEFAULT_SOC]
     for soc in socs:
         find_soc(soc)
@@ -89,13 +117,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     claim_reports(directory)
     text = read_graph(args.graph) if args.graph else ""
     with open_bench(
-        args.frontend, choice.read_choice(args.sdk, args.adaptor), progress, offline=args.offline
+        frontend, choice.read_choice(args.sdk, args.adaptor), progress, offline=args.offline
     ) as bench:
         progress.step(f"3/4 try graphs in {', '.join(scheme.value for scheme in schemes)}")
         if text:
             trials = [(scheme, bench.make(scheme, soc)) for scheme, soc in runs]
-            outcome, findings = try_graph(text, trials, frontend=args.frontend, soc=socs[0])
-            for page in write_pages(findings, directory, args.frontend, bench.qnn):
+            outcome, findings = try_graph(text, trials, frontend=frontend, soc=socs[0])
+            for page in write_pages(findings, directory, frontend, bench.qnn):
                 progress.step(f"report: {shown_path(page)}")
             return outcome
 
@@ -106,7 +134,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         for number, (scheme, soc) in enumerate(runs, 1):
             search = Search(
                 trial=bench.make(scheme, soc),
-                frontend=args.frontend,
+                frontend=frontend,
                 scheme=scheme.value,
                 soc=soc,
                 seed=args.seed,
@@ -125,7 +153,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     write_whole(directory / "fuzz.json", msgspec.json.format(msgspec.json.encode(searches)))
     findings = [finding for search in searches for finding in search.findings]
-    write_pages(findings, directory, args.frontend, qnn)
+    write_pages(findings, directory, frontend, qnn)
     # Random graphs have no blocks that could be counted.
     if args.source != "random":
         write_whole(directory / "coverage.md", render_coverage(searches).encode())
@@ -140,7 +168,7 @@ def write_pages(
 ) -> list[Path]:
     """Write a bug report per finding into a directory. Return the files."""
     pages = []
-    package = "onnxruntime-qnn" if frontend == "onnx" else "executorch"
+    package = PACKAGES[frontend]
     release = version(package)
     for number, finding in enumerate(findings, 1):
         name = f"{finding.scheme}-{number:02}-{'-'.join(finding.operators)[:MOST_NAME]}.md"
@@ -184,5 +212,6 @@ def try_graph(
             origin = {"frontend": frontend, "scheme": scheme.value, "soc": soc}
             findings.append(make_finding(graph, end, results, **origin))
     text = "".join(f"{line}\n" for line in lines)
-    code = ExitCode.FAILED if findings else ExitCode.OK
+    is_tried = all(row["end"] != UNTRIED for row in data)
+    code = ExitCode.OK if is_tried and not findings else ExitCode.FAILED
     return Outcome(text, {"results": data}, code), findings

@@ -39,7 +39,7 @@ from ci.report.text import name_models
 from ci.verbs.lanes import onnx
 from ci.verbs.lanes.choice import choose_lane, name_verb
 from ci.verbs.lanes.lane import Lane
-from ci.verbs.options import RUN, add_option, add_options, check_values, least, list_given
+from ci.verbs.options import RUN, add_option, add_options, check_values, least, refuse_options
 from ci.verbs.requests import make_request
 from ci.verbs.trials import open_setup
 from provisioning.console.caller import shown_path
@@ -175,13 +175,7 @@ def make_lane_request(
     choose_lane."""
     shapes = parse_shapes(shape_words)
     lane = choose_lane(models, policy, runtime)
-    for option in list_given(args):
-        if option.flag in lane.without:
-            raise UsageError(
-                f"{option.flag} is not for {lane.schemes.title}",
-                why="it would have no effect",
-                fix=f"leave out {option.flag}",
-            )
+    refuse_options(args, lane.without, lane.schemes.title)
     if lane is onnx.LANE:
         return lane, make_request(onnx.OnnxRequest, args, session, shapes=shapes, **values)
     if shapes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from provisioning.console.command import (
     group_options,
     user_path,
 )
+from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.quoting import shell_word
 
@@ -47,6 +48,8 @@ EVERYTHING = "test"
 # What a call with them promises, it keeps even if it needs nothing for it.
 PROMISES = frozenset({"--offline"})
 DIAGNOSE_S = 30.0  # of experiments for a red case
+# The values of --frontend, the former name of --runtime.
+FORMER_RUNTIMES = {"executorch": "executorch", "onnx": "onnxruntime"}
 
 
 def count_cores() -> int:
@@ -166,6 +169,21 @@ def list_runtimes() -> Sequence[str]:
     from ci.models.schemes import RUNTIMES
 
     return [*RUNTIMES]
+
+
+def choose_runtime(runtime: str, frontend: str | None, progress: Progress) -> str:
+    """Return the requested runtime, or "". Raises UsageError for two different ones."""
+    former = FORMER_RUNTIMES.get(frontend or "", "")
+    if former:
+        progress.step(
+            f"warning: --frontend will be removed in the next release; use --runtime {former}"
+        )
+    if former and runtime not in {"", former}:
+        raise UsageError(
+            f"--runtime {runtime} contradicts --frontend {frontend}",
+            fix="leave out --frontend, which is the former name of --runtime",
+        )
+    return runtime or former
 
 
 def list_log_levels() -> Sequence[str]:
@@ -416,6 +434,18 @@ def require_effect(
                 f"{option.flag} cannot be used with {mode}",
                 why="it would have no effect",
                 fix=f"leave out {option.flag}{hints.get(option.flag, '')}",
+            )
+
+
+def refuse_options(args: argparse.Namespace, flags: Collection[str], title: str) -> None:
+    """Raise UsageError for an option of a call that is one of ``flags``: it has no effect in the
+    lane that is called ``title``."""
+    for option in list_given(args):
+        if option.flag in flags:
+            raise UsageError(
+                f"{option.flag} is not for {title}",
+                why="it would have no effect",
+                fix=f"leave out {option.flag}",
             )
 
 

@@ -120,7 +120,7 @@ VERBS: dict[str, Verb] = {
         "search for faults in QNN's compiler with generated graphs",
         "fuzz",
         environment=choose_fuzz,
-        examples=("--graphs 20", "--frontend executorch --seed 1"),
+        examples=("--graphs 20", "--runtime executorch --seed 1"),
     ),
     "localise": Verb(
         "ci.verbs.localise",

@@ -1,9 +1,10 @@
-"""Environments in which cases or small graphs are tried, with one front end: ExecuTorch or ONNX
-Runtime."""
+"""Environments in which cases or small graphs are tried, with one front end: ExecuTorch, ONNX
+Runtime or LiteRT."""
 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,12 +20,12 @@ from ci.faults.known import Fault, Frontend
 from ci.faults.trial import Trial, TrialJob
 from ci.mend.table import read_rewrites
 from ci.mend.trials import mend_file, mend_module
-from ci.models.schemes import EXECUTORCH, ONNX, Scheme
+from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme
 from ci.onnx.options import HTP, choose_options, find_library
-from ci.onnx.toolchain import RUNTIMES, choose_profile, list_packages
-from ci.verbs.lanes import lane
+from ci.onnx.toolchain import RUNTIMES, choose_profile, list_packages, require_python
+from ci.verbs.lanes import lane, litert
 from ci.verbs.lanes.lane import Plan
-from ci.verbs.options import LOWERING, ONNX_TORCH
+from ci.verbs.options import LITERT_TORCH, LOWERING, ONNX_TORCH
 from ci.verbs.steps import enter_environment, require_packages
 from provisioning.artifacts.choice import WHEEL, QnnChoice
 from provisioning.console.progress import Progress
@@ -34,9 +35,14 @@ from provisioning.errors import UsageError
 IMPORTS = {
     "onnx": ("ci.faults.onnx_graphs",),
     "executorch": ("ci.executorch.runtime", "ci.faults.executorch_runner"),
+    "litert": ("ci.faults.litert_runner",),
 }
-LANES = {"onnx": ONNX, "executorch": EXECUTORCH}
-USUAL = {"onnx": ("fp16", "u8", "u16a8w"), "executorch": ("fp16", "8a8w", "16a8w")}
+LANES = {"onnx": ONNX, "executorch": EXECUTORCH, "litert": LITERT}
+USUAL = {
+    "onnx": ("fp16", "u8", "u16a8w"),
+    "executorch": ("fp16", "8a8w", "16a8w"),
+    "litert": ("fp16",),
+}
 
 
 class Bench:
@@ -50,7 +56,7 @@ class Bench:
     def make(self, scheme: Scheme, soc: str) -> Trial:
         """Return a Trial, which runs graphs in one scheme."""
         options: Mapping[str, str] = {}
-        if self.frontend == "onnx":
+        if self.frontend != "executorch":
             options = choose_options(scheme, soc, {})
             options = {"backend_path": str(find_library(self.root, {})), **options}
         directory = self.scratch / f"{scheme}-{soc}"
@@ -99,7 +105,11 @@ def open_bench(
     """Provision, check the environment, and start workers that try graphs. ``packages`` are
     directories that are searched before the installed packages. Raises UnfitError for a missing
     package, and the same errors as ``enter_environment``."""
-    if frontend == "onnx":
+    if frontend == "litert":
+        require_python(platform.python_version(), LITERT.title)
+        require_packages((*litert.PACKAGES, *litert.CONVERTING_PACKAGES), LITERT_TORCH)
+        choice, profile = QnnChoice(), litert.PROFILE
+    elif frontend == "onnx":
         require_packages(list_packages(exports=True), ONNX_TORCH)
         # An adaptor is ExecuTorch's: ONNX Runtime calls QNN itself.
         choice = QnnChoice(choice.sdk, WHEEL)

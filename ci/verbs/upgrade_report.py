@@ -10,7 +10,7 @@ import msgspec
 
 from ci.audit.upgrade import Difference, compare, compare_faults, make_document
 from ci.faults.expected import Rerun, list_tried
-from ci.faults.known import FRONTENDS, read_faults
+from ci.faults.known import RERUNNING, read_faults
 from ci.onnx.toolchain import list_packages
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
@@ -219,7 +219,7 @@ def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference])
     If no run is possible, return an empty list, and add the reason to ``noted``.
     """
     faults = read_faults()
-    tried = [rerun for frontend in FRONTENDS for rerun in list_tried(faults, frontend)]
+    tried = [rerun for frontend in RERUNNING for rerun in list_tried(faults, frontend)]
     recorded = [rerun for rerun in tried if is_same(qnn, rerun.qnn)]
     if recorded:
         return recorded

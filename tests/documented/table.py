@@ -302,6 +302,7 @@ ROWS = (
         daily_in=JOURNEYS,
     ),
     Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,), slow=3),
+    Row("fuzz -- --runtime litert --graph", "wrong", 1, (readers.wrong_graph,), slow=6),
     Row("fuzz", "graphs", slow=30),
     Row("upgrade-report --matrix --known", "pad-beyond-range"),
     Row("upgrade-report --matrix", "matrix.md", slow=60),

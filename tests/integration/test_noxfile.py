@@ -259,6 +259,7 @@ def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_pat
         ("test_upstream", (), "test"),
         ("test_emulator", ("--model", "suite"), "lowering"),
         ("fuzz", ("--frontend", "executorch"), "lowering"),
+        ("fuzz", ("--runtime", "litert"), "litert-torch"),
         ("test_onnx", (), "onnx-torch"),
         ("test_onnx", ("--model", "net.onnx", "--model=a/b.onnx"), "onnx"),
         ("test_onnx", ("--model", "net.onnx", "--model", "mlp"), "onnx-torch"),

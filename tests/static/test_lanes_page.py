@@ -93,7 +93,7 @@ CODE = {
     "`fuzz`": (
         "ci/faults/executorch_runner.py:run_modules",
         "ci/faults/onnx_graphs.py:run_items",
-        "",
+        "ci/faults/litert_runner.py:run_converted",
     ),
     "`audit`": (
         "ci/audit/operators_partitions.py:partition_model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -538,6 +539,18 @@ class Dying:
             return Ended(None, f"did not end within {timeout_s:g} s", "")
         self.now_s += self.slow_s
         return Ended([Result(item.text, item.seed, RIGHT) for item in job.items], "", "")
+
+
+def test_a_graph_whose_worker_the_machine_starved_is_untried(tmp_path: Path) -> None:
+    class Busy(Dying):
+        def run(self, job: TrialJob, log: Path, timeout_s: float, *, max_bytes: float) -> Ended:
+            ended = super().run(job, log, timeout_s, max_bytes=max_bytes)
+            return dataclasses.replace(ended, starved=True)
+
+    job = TrialJob((), "onnx", Scheme.FP16, "SM8650", {})
+    results = Trial(Busy(), job, tmp_path).run(ITEMS, 1)  # type: ignore[arg-type]
+    ends = [result.end for result in results]
+    assert ends == [RIGHT, RIGHT, UNTRIED, RIGHT, UNTRIED, RIGHT, RIGHT]
 
 
 UNARY = ["relu", "abs", "tanh", "neg", "sin", "cos", "exp"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from ci.facts.kinds import UNRECORDED
 from ci.report.columns import COLUMNS
 from ci.report.document import render_text
 from ci.report.html import render_document
-from ci.report.runtimes import RuntimesReport, make_document, make_report
+from ci.report.runtimes import NAME_HEIGHT, RuntimesReport, make_document, make_report
 from ci.report.schema import (
     AskedFacts,
     Case,
@@ -292,14 +291,38 @@ def test_an_soc_for_which_a_runtime_does_not_compile_is_named() -> None:
     assert "not run LiteRT on SXR2330P | why: it does not compile for this SoC" in text
 
 
-def test_names_in_the_picture_do_not_cover_each_other() -> None:
-    rows = [make_case(scheme, FAST) for scheme in ("fp16", "8a8w", "16a8w", "16a16w", "16a4w")]
+def draw_names(rows: list[Case]) -> list[tuple[str, bool, int]]:
+    """For each name in the picture of ``rows``: whether it is left of its point, and how much lower
+    than its usual place."""
     (plot,) = (card.plot for card in make_document(compare(executorch=rows)).cards if card.plot)
-    heights = sorted(point.name_y for point in plot.points)
-    assert all(later - earlier >= 14 for earlier, later in pairwise(heights))
-    assert {point.is_left for point in plot.points} == {True}
+    return [
+        (point.name, point.is_left, round(point.name_y - point.y - NAME_HEIGHT / 3))
+        for point in plot.points
+    ]
+
+
+def test_names_in_the_picture_cover_neither_each_other_nor_points() -> None:
+    rows = [make_case(scheme, FAST) for scheme in ("fp16", "8a8w", "16a8w", "16a16w", "16a4w")]
+    assert draw_names(rows) == [
+        ("ExecuTorch fp16", True, 0),
+        ("ExecuTorch 8a8w", True, 20),
+        ("ExecuTorch 16a8w", True, 40),
+        ("ExecuTorch 16a16w", True, 60),
+        ("ExecuTorch 16a4w", True, 80),
+    ]
     page = render_document(make_document(compare(executorch=rows)))
     assert page.count("ExecuTorch 16a16w</text>") == 1
+    # The usual place of the first two names is at each other's point.
+    near = [
+        make_case("8a8w", (0.96, 0.9, 1.0), sqnr_db=33.0),
+        make_case("16a8w", (1.04, 1.0, 1.1), sqnr_db=31.0),
+        make_case("fp16", (2.0, 1.9, 2.1), sqnr_db=66.0),
+    ]
+    assert draw_names(near) == [
+        ("ExecuTorch fp16", True, 0),
+        ("ExecuTorch 8a8w", True, 0),
+        ("ExecuTorch 16a8w", False, 0),
+    ]
 
 
 def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_says_so() -> None:

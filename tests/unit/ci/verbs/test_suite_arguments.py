@@ -67,7 +67,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
     (tmp_path / "scratch").mkdir()
     recorder = Suite(tmp_path / "scratch")
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")
-    monkeypatch.setattr(faults, "FRONTENDS", ())
+    monkeypatch.setattr(faults, "RERUNNING", ())
     for module, name, stand_in in (
         (steps, "take_steps", recorder.take),
         (steps, "require_packages", lambda *_: None),

@@ -163,6 +163,7 @@ def test_a_scheme_of_the_command_line_replaces_those_of_the_policy(repository: P
         ("test-llm --weights w.bin --tokenizer t.bin --model stories260k", "--model"),
         ("fuzz --graph broadcast-add-before-norm --minutes 3", "--minutes"),
         ("fuzz --graph broadcast-add-before-norm --minutes 10", "--minutes"),
+        ("fuzz --runtime litert --adaptor wheel", "--adaptor"),
         ("report --schema --base report.json", "--base"),
         ("report --trend . --sarif x.sarif", "--sarif"),
         ("report . --annotate --summary", "--annotate"),
