@@ -189,13 +189,9 @@ def plan_update(
     old, source = request.release, load_source(request.release.source)
     path = manifests_root() / "toolchains" / f"{request.name}.toml"
     before = read_text(path)
-    for release in request.toolchain.releases:
-        if release.version == version.removeprefix("v"):
-            if release == old:
-                return []
-            after = rewrite_default(before, request, release.version)
-            figures = plan_baselines(request.name, old.version, release.version, carry=carry)
-            return [Change(path, before, after), *figures]
+    contained = {release.version for release in request.toolchain.releases}
+    if (named := version.removeprefix("v")) in contained:
+        return _choose(before, request, named, carry=carry)
     require_acceptance(request, store, progress)
     if isinstance(old, WheelRelease):
         packaged = find_package_versions(old.package).get(version.removeprefix("v"), "")
@@ -215,6 +211,8 @@ def plan_update(
                 raise UsageError(problem, why=str(error), fix="correct the version") from error
     if new == old:
         return []
+    if new.version in contained - {old.version}:  # such as the newest one
+        return _choose(before, request, new.version, carry=carry)
     after, new = rewrite_release(before, request, new)
     locks: list[Change] = []
     if old.can_lock:
@@ -227,6 +225,16 @@ def plan_update(
             after, _ = rewrite_release(before, request, new)
     figures = plan_baselines(request.name, old.version, new.version, carry=carry)
     return [Change(path, before, after), *locks, *figures]
+
+
+def _choose(before: str, request: ArtifactRequest, version: str, *, carry: bool) -> list[Change]:
+    """Return the changes that make a version that the manifest contains the default."""
+    old = request.release.version
+    if version == old:
+        return []
+    path = manifests_root() / "toolchains" / f"{request.name}.toml"
+    after = rewrite_default(before, request, version)
+    return [Change(path, before, after), *plan_baselines(request.name, old, version, carry=carry)]
 
 
 def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:

@@ -168,6 +168,19 @@ def test_one_command_updates_a_wheel_pin_with_its_lock(world: World, index: str,
     assert second_update.stdout == "nothing changed\n"
 
 
+def test_the_newest_version_that_is_another_release_already_becomes_the_default(
+    world: World, run: Run
+) -> None:
+    both = manifest_of(world)
+    assert run("update", "qnn-runtime", "--write").returncode == 0
+    text = f"{both}[[releases]]{manifest_of(world).partition('[[releases]]')[2]}"
+    (world.manifests / "toolchains" / "qnn-runtime.toml").write_text(text)
+    updated = run("update", "qnn-runtime", "--write")
+    assert updated.returncode == 0, updated.stderr
+    assert manifest_of(world) == text.replace('default = "2.49.40"', 'default = "2.50.40"')
+    assert run("update", "qnn-runtime", "--write").stdout == "nothing changed\n"
+
+
 @pytest.mark.parametrize(
     "version",
     [
