@@ -118,6 +118,9 @@ def test_every_option_of_test_upstream_reaches_pytest(suite: Suite, tmp_path: Pa
         (source / place).touch()
     (tmp_path / "sdk").mkdir()
     (tmp_path / "sdk/sdk.yaml").touch()
+    record = tmp_path / "out/upstream/pytest_cache/v/cache/lastfailed"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"a.py::test_z": true}')
     words = ["--soc", "sm8750", "--filter", "*_b", "--filter", "*_c", "-k", "relu and not 6"]
     words += ["--deselect", "a.py::test_x", "--deselect", "a.py::test_y", "--last-failed"]
     further = ["--jobs", "3", "--timeout-s", "100000", "--offline", "--reports", "out"]
