@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -280,11 +279,7 @@ class Reasons:
         if diagnosis and diagnosis.is_proven:
             # What was shown may be a known fault that nothing else suspected.
             suspects = list(dict.fromkeys((*faults, *self.facts.list_faults())))
-            shown = [fault for fault in suspects if diagnosis.shows(fault.fault)]
-            # A lane may name nodes otherwise than the file that it rewrites.
-            causes = [
-                fault for fault in shown if diagnosis.shows(fault.fault, list_marks(fault))
-            ] or shown
+            causes = diagnosis.choose_shown(suspects)
         elif self.facts.options.only_certain:
             return []
         else:
@@ -441,12 +436,6 @@ def mark_part(
         structs.replace(layer, in_part=not {*names}.isdisjoint(part))
         for layer, names in zip(figures, places, strict=True)
     )
-
-
-def list_marks(fault: KnownFault) -> list[str]:
-    """Return what a rewrite may name the places of a known fault by: lines, and names of nodes."""
-    lines = [str(fault.origin)] if fault.line else []
-    return [*lines, *itertools.chain(fault.nodes, *fault.repeated)]
 
 
 def describe_fault(advice: Advice) -> str:

@@ -23,6 +23,7 @@ from ci.diagnosis.experiments import (
     RunPart,
     Smallest,
 )
+from ci.facts.known_fault import KnownFault
 
 LEAST_GAIN_DB = 3.0  # which a remedy must gain: chance moves an SQNR by less
 MOST_PARTS = 6  # programs to find the smallest part
@@ -83,14 +84,53 @@ class Diagnosis:
         """Return whether an experiment showed the cause."""
         return bool(self.cure or self.finer or self.change) or self.is_fused
 
-    def shows(self, fault: str, places: Collection[str] = ()) -> bool:
-        """Return whether a known fault at some places of the model is what the cure cures there.
-        If either's places are unknown, every place is possible."""
-        return any(
-            fault in remedy.cures
-            and (not remedy.places or not places or not {*places}.isdisjoint(remedy.places))
-            for remedy in self.cure
-        )
+    def choose_shown(self, faults: Sequence[KnownFault]) -> list[KnownFault]:
+        """Return the known faults that the cure cures at one of the places that it changed."""
+        cured = [fault for fault in faults if self._list_cures_of(fault.fault)]
+        touched = [
+            fault
+            for fault in cured
+            for remedy in self._list_cures_of(fault.fault)
+            if not fault.marks.isdisjoint(remedy.places)
+        ]
+        if not touched:  # a lane may name nodes otherwise than the file that it rewrites
+            return cured
+        marks: dict[str, set[str]] = {}
+        for fault in touched:
+            marks.setdefault(fault.fault, set()).update(fault.marks)
+        shown = {
+            name for name, names_of_places in marks.items() if self._shows(name, names_of_places)
+        }
+        return [fault for fault in dict.fromkeys(touched) if fault.fault in shown]
+
+    def _list_cures_of(self, fault: str) -> list[RemedyChoice]:
+        """Return the remedies of the cure that are known to cure a fault."""
+        return [remedy for remedy in self.cure if fault in remedy.cures]
+
+    def _shows(self, fault: str, marks: Collection[str]) -> bool:
+        """Return whether the experiments show that a known fault is the cause at the places with
+        these marks. A remedy that also changed others may have cured something else: it has, if
+        another remedy of the fault changed these places and gained nothing."""
+        changed = {
+            place for remedy in self._list_cures_of(fault) for place in self._list_changed(remedy)
+        }
+        if changed.isdisjoint(marks):  # in the part, it changed only other places
+            return False
+        in_vain = {
+            place
+            for trial in self.tried
+            if not trial.result.failure and not gains(trial.result, self.before)
+            for remedy in trial.remedies
+            if fault in remedy.cures
+            for place in self._list_changed(remedy)
+        }
+        return changed <= {*marks} or in_vain.isdisjoint(marks)
+
+    def _list_changed(self, remedy: RemedyChoice) -> set[str]:
+        """Return the places that a remedy changed in what the experiments were made with."""
+        inside = {place for operator in self.part for place in operator.places}
+        # Without a name of the part, the names are those of another graph.
+        return inside.intersection(remedy.places) or {*remedy.places}
 
     def excludes(self, fault: str) -> bool:
         """Return whether a known fault is not the cause: something else is, or its remedies were

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from msgspec import Struct
@@ -49,6 +50,12 @@ class KnownFault(Struct, frozen=True, kw_only=True):
         """Return the source line, such as ``nets/net.py:41``, or else the module, or else the first
         node of the pattern in the exported graph."""
         return str(self.origin) or f"node {self.nodes[0]}"
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """Return what a rewrite may name its places by: the line, and the names of nodes."""
+        lines = [str(self.origin)] if self.line else []
+        return frozenset([*lines, *itertools.chain(self.nodes, *self.repeated)])
 
     @property
     def label(self) -> str:

@@ -25,6 +25,7 @@ from ci.diagnosis.experiments import (
 )
 from ci.diagnosis.wording import advise_on_diagnosis, describe_proof
 from ci.facts.finding import NO_ADVICE, Certainty, Proof
+from ci.facts.known_fault import KnownFault
 
 WRONG = Result(reached_db=18.6, predicted_db=70.0)
 RIGHT = Result(reached_db=68.9, predicted_db=70.0, is_right=True)
@@ -287,12 +288,74 @@ def test_the_cause_of_a_model_without_remedies_is_unknown(
     assert cause.text == f"no experiment shows the cause: the model has 18.6 dB; {reason}"
 
 
-def test_a_cure_shows_a_known_fault_only_where_it_changes_the_model() -> None:
-    diagnosis = Laboratory([B], {"b": RIGHT}).run(SMALL)
-    assert diagnosis.shows("fault-b", ["net.py:9", "add_3"])
-    assert diagnosis.shows("fault-b", [])
-    assert not diagnosis.shows("fault-b", ["net.py:4"])
-    assert not diagnosis.shows("fault-a", ["net.py:9"])
+def find(name: str, *lines: int) -> KnownFault:
+    """A known fault at lines of the chain: the line of the first call, and the nodes of others."""
+    nodes = tuple(f"op{line}" for line in lines)
+    return KnownFault(
+        fault=name,
+        title=name,
+        seen="",
+        fix="",
+        calls="",
+        nodes=nodes,
+        operators=(),
+        file="net.py",
+        line=lines[0],
+    )
+
+
+WIDE = RemedyChoice("wide", "", "", ("fault-b", "fault-w"), places=("net.py:1", "op5", "net.py:9"))
+ELSEWHERE = RemedyChoice("elsewhere", "", "", ("fault-b",), places=("other", "names"))
+
+
+@pytest.mark.parametrize(
+    ("suspicion", "remedies", "answers", "faults", "shown"),
+    [
+        # A fault is shown where the cure changed the model, and nowhere else.
+        (SMALL, [B], {"b": RIGHT}, [find("fault-b", 9), find("fault-a", 9)], ["fault-b 9"]),
+        (SMALL, [B], {"b": RIGHT}, [find("fault-b", 9), find("fault-b", 4)], ["fault-b 9"]),
+        (SMALL, [B], {"b": RIGHT}, [find("fault-b", 4)], ["fault-b 4"]),  # other names, perhaps
+        (SMALL, [ELSEWHERE], {"elsewhere": RIGHT}, [find("fault-b", 9)], ["fault-b 9"]),
+        # The cure changed more than the fault's places: it is the cause if nothing contradicts.
+        (
+            SMALL,
+            [WIDE],
+            {"wide": RIGHT},
+            [find("fault-b", 9), find("fault-w", 1), find("fault-b", 5)],
+            ["fault-b 9", "fault-w 1", "fault-b 5"],
+        ),
+        (SMALL, [A, WIDE], {"wide": RIGHT}, [find("fault-b", 9)], ["fault-b 9"]),
+        # Another remedy of the fault changed the same places in vain, so it cured something else.
+        (SMALL, [B, WIDE], {"wide": RIGHT}, [find("fault-b", 9)], []),
+        (
+            SMALL,
+            [B, WIDE],
+            {"wide": RIGHT},
+            [find("fault-b", 9), find("fault-w", 1)],
+            ["fault-w 1"],
+        ),
+        (SMALL, [B, WIDE], {"wide": RIGHT}, [find("fault-b", 1, 5)], ["fault-b 1"]),
+        (SMALL, [B, WIDE], {"b": DIES, "wide": RIGHT}, [find("fault-b", 9)], ["fault-b 9"]),
+        # In a part, it changed the places of the part alone, but cures the same fault elsewhere.
+        (LARGE, [WIDE], {"2 wide": RIGHT}, [find("fault-b", 9), find("fault-w", 1)], ["fault-b 9"]),
+        (
+            LARGE,
+            [WIDE],
+            {"2 wide": RIGHT},
+            [find("fault-b", 9), find("fault-b", 1)],
+            ["fault-b 9", "fault-b 1"],
+        ),
+    ],
+)
+def test_a_cure_shows_a_known_fault_where_it_changed_what_was_wrong(
+    suspicion: Suspicion,
+    remedies: list[RemedyChoice],
+    answers: Mapping[str, Result],
+    faults: list[KnownFault],
+    shown: list[str],
+) -> None:
+    diagnosis = Laboratory(remedies, answers, answers).run(suspicion)
+    assert [f"{fault.fault} {fault.line}" for fault in diagnosis.choose_shown(faults)] == shown
 
 
 def test_named_faults_state_their_cause_and_remedy_themselves() -> None:
