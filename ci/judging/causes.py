@@ -39,6 +39,7 @@ FLOAT16_TINY = 2.0**-14  # below it, float16 has fewer bits
 MASKS = {8: -100.0, 16: -5000.0}
 # -20 has 30.0 dB in 8 bits, -100 44.4 dB in 16 bits: docs/findings/faults.md.
 SPARE = {8: "-20 or -30", 16: "-100"}  # with which a blocked element still has no weight
+SIXTEEN_BITS = "quantize the model with 16-bit activations, which was not tried"
 LARGEST_RETURNED = 131008.0  # of the numbers that QNN 2.49.40 returns in float16
 
 
@@ -254,7 +255,7 @@ def advise_on_range(
         )
     fix = (
         "scale the values before this operator, as by a constant factor that a norm behind it"
-        " removes again; or quantize the model with 16-bit activations"
+        f" removes again; or {SIXTEEN_BITS}"
     )
     advice = _suspect(cause, fix)
     output_db, wide_db = (loss.output_db, loss.wide_db) if loss else (None, None)
@@ -339,7 +340,7 @@ def advise_on_fusions(loss: Loss | None) -> tuple[Advice, ...]:
         f" before them, and approximates them. This leaves about {lost.reached_db:.1f} dB, and"
         f" rounding alone {lost.apart_db:.1f}",
         "keep them apart with slices between the layer and the activation: split the layer's result"
-        " into two parts, and join them behind it; or quantize the model with 16-bit activations",
+        f" into two parts, and join them behind it; or {SIXTEEN_BITS}",
     )
     return (replace(advice, places=lost.activations[0].origin.places),)
 

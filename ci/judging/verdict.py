@@ -19,6 +19,7 @@ from ci.facts.kinds import (
     METRIC_MODEL,
     PART,
 )
+from ci.judging.causes import SIXTEEN_BITS
 from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.error_patterns import ErrorPattern, find_pattern
 from ci.judging.figures import ROW, Array, is_floating, measure_pooled, measure_variation
@@ -37,10 +38,7 @@ APART = (
     "return the part as a separate output of its own layers, because an output has only one step"
     " size; or multiply it, so that it has the range of the other parts"
 )
-FLOAT16 = (
-    "float16 has 11 significant bits: keep values small, or quantize the model with 16-bit"
-    " activations"
-)
+FLOAT16 = f"float16 has 11 significant bits: keep values small, or {SIXTEEN_BITS}"
 OTHER_FORM = "write the affected part of the model differently"
 BATCH = "lower the model with batch 1"
 ROWS = "some rows of the batch are correct and others are not"
