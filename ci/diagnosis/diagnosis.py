@@ -336,14 +336,20 @@ def examine(diagnosis: Diagnosis, finer: str) -> Steps:
     of it, or with more bits. If it is not, keep it as a reproducer."""
     names = tuple(operator.name for operator in diagnosis.part)
     before = diagnosis.before
+    experiments = []
     if len(names) > 1 and not (before.cpu_nodes or before.is_refused):
-        result = cast(Result, (yield RunPart(names, returns_all=True)))
-        if result.is_right and gains(result, before):
-            return replace(diagnosis, after=result, is_fused=True)
+        experiments.append(RunPart(names, returns_all=True))
     if finer:
-        result = cast(Result, (yield RunPart(names, scheme=finer)))
+        experiments.append(RunPart(names, scheme=finer))
+    for experiment in experiments:
+        result = cast(Result, (yield experiment))
+        if result.failure == TIME_IS_UP:
+            diagnosis = replace(diagnosis, ended=TIME_IS_UP)
+            break
         if result.is_right and gains(result, before):
-            return replace(diagnosis, after=result, finer=finer)
+            return replace(
+                diagnosis, after=result, is_fused=experiment.returns_all, finer=experiment.scheme
+            )
     path = cast(str, (yield KeepPart(names))) or ""
     return replace(diagnosis, reproducer=path)
 

@@ -252,6 +252,25 @@ def test_a_part_that_is_right_with_more_bits_is_inexact_in_the_scheme() -> None:
     assert remedy.text.startswith("give them the bits of 16a8w")
 
 
+@pytest.mark.parametrize(
+    ("parts", "asked"),
+    [
+        ({"2 all": LATE}, ["2", "2 a", "2 all"]),
+        ({"2 16a8w": LATE}, ["2", "2 a", "2 all", "2 16a8w"]),
+    ],
+)
+def test_an_unknown_cause_says_that_the_time_was_up_before_the_last_experiments(
+    parts: Mapping[str, Result], asked: list[str]
+) -> None:
+    laboratory = Laboratory([A], {}, parts)
+    (cause,) = advise_on_diagnosis(laboratory.run(replace(LARGE, finer="16a8w"))).causes
+    assert laboratory.asked == asked
+    assert cause.text == (
+        "no experiment shows the cause: the part (add [net.py:8], add [net.py:9]) has 18.6 dB;"
+        " tried: a (18.6 dB); the time is up (--diagnose); kept as qnn/part.py"
+    )
+
+
 def test_an_unknown_cause_says_what_was_tried_and_where_the_part_is() -> None:
     diagnosis = Laboratory([A, B], {}, {"2 a": DIES}).run(LARGE)
     assert not diagnosis.is_proven
