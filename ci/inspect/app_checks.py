@@ -53,6 +53,7 @@ RPC = "libcdsprpc.so"
 VENDOR = (RPC, "libadsprpc.so", "libsdsprpc.so", "libOpenCL.so")
 OWN = re.compile(r"lib(Qnn|qnn|Genie|Htp|Snpe|SNPE|executorch|onnxruntime|LiteRt|c[+][+])")
 PREPARE = "libQnnHtpPrepare.so"
+OF_QNN = re.compile(r"lib(Qnn|SNPE)")
 RUNTIME = re.compile(
     rf"lib(qnn_)?executorch.*|libonnxruntime.*|{re.escape(DISPATCH)}|{re.escape(PLUGIN)}"
 )
@@ -164,8 +165,9 @@ def _is_for_soc(answer: Answer) -> bool:
 
 
 def is_unread(findings: Iterable[Finding]) -> bool:
-    """Return whether it is not known if the app can run its models."""
-    return any(finding.id == "QNN893" for finding in findings)
+    """Return whether it is not known if the app can run its models: its libraries were not read, or
+    no known dependency brings QNN's."""
+    return any(finding.id in {"QNN885", "QNN893"} for finding in findings)
 
 
 def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
@@ -191,7 +193,8 @@ def find_wanted(unit: AppUnit) -> tuple[str, ...]:
 
 def _weigh(unit: AppUnit, finding: Finding) -> Finding:
     """Return the finding with the severity that it has for this app."""
-    if finding.id in ABSENCES and not unit.is_complete:
+    may_come = unit.kind is not Kind.SOURCES or not _is_without_qnn(unit)
+    if finding.id in ABSENCES and not unit.is_complete and may_come:
         return replace(finding, severity=Severity.NOTE)
     if finding.severity is not Severity.ERROR:
         return finding
@@ -205,6 +208,16 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding:
     if is_others or is_of_app:
         return replace(finding, severity=Severity.WARNING)
     return finding
+
+
+def _is_without_qnn(unit: AppUnit) -> bool:
+    """Return whether these are the sources of an app to which nothing brings QNN's libraries."""
+    gradle = unit.gradle
+    if not gradle or not gradle.is_app or unit.groups or unit.pointers:
+        return False
+    files = (*unit.libraries, *unit.assets, *unit.excluded)
+    has_qnn = any(OF_QNN.match(file.name) for file in files)
+    return not (has_qnn or gradle.packages or gradle.has_others)
 
 
 def _find_dsp_names(unit: AppUnit) -> set[str]:
@@ -234,9 +247,7 @@ APPS.when(
     QNN851=lambda unit: unit.libraries and QNN_ABI not in unit.abis,
     QNN852=lambda unit: (
         not _list_packages(unit)
-        and not any(
-            re.match(r"lib(Qnn|SNPE)", file.name) for file in (*unit.libraries, *unit.assets)
-        )
+        and not any(OF_QNN.match(file.name) for file in (*unit.libraries, *unit.assets))
     ),
     QNN855=lambda unit: unit.kind is not Kind.FILES and (not unit.manifest or unit.manifest.fault),
     # Any other archive than an AAR is installed as it is.
@@ -273,6 +284,84 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
         yield seen(f"each skel of {bringing[0]}", where, others="", cause=cause)
     else:
         yield seen(skels[0].name, skels[0].shown, others=_count_others(skels), cause=cause)
+
+
+@APPS.check("QNN895")
+def see_packaging_for_skels(unit: AppUnit) -> Iterator[Seen]:
+    """Report that the skels would not be files, in the sources of an app that contains no skel, but
+    a stub, or a package that needs QNN."""
+    parts = {file.name: file.qnn_name.part for file in unit.tree.files}
+    for dependency in _list_dependencies(unit):
+        parts[dependency.text] = "needs QNN" if dependency.package.needs_qnn else "Skel"
+    users = [name for name, part in parts.items() if part in {"Stub", "needs QNN"}]
+    is_app = unit.gradle and unit.gradle.is_app and "Skel" not in parts.values()
+    if is_app and users and unit.gradle and find_extraction(unit) is False:
+        where = f"{unit.name}: {unit.gradle.file}"
+        yield seen(users[0], where, others=_count_others(users), file=unit.gradle.file)
+
+
+HTP_PART = re.compile(r"libQnnHtpV(\d+)(?:Stub|Skel)[.]so")
+OF_ANY_DEVICE = ("libQnnHtp.so", "libQnnSystem.so")
+
+
+def _list_excluded(unit: AppUnit) -> dict[str, str]:
+    """Return the libraries for the NPU that the build file leaves out of the app, and for each its
+    pattern. Skels that are in the assets are not missing."""
+    if not unit.gradle:
+        return {}
+    names = {file.name for file in unit.excluded if file.abi == QNN_ABI}
+    brings_qnn = any(dependency.package.brings_qnn for dependency in _list_dependencies(unit))
+    # A pattern that names QNN is for libraries that something brings.
+    if brings_qnn or any("qnn" in pattern.lower() for pattern in unit.gradle.excludes):
+        names.update(OF_ANY_DEVICE)
+        for version in {soc.hexagon for soc in read_all_socs().values() if soc.hexagon}:
+            names.update(_name_parts(version))
+    names -= {asset.name for asset in unit.assets}
+    patterns = {
+        name: unit.gradle.find_exclude(f"lib/{QNN_ABI}/{name}")
+        for name in sorted(names)
+        if name in OF_ANY_DEVICE or HTP_PART.fullmatch(name) or RUNTIME.fullmatch(name)
+    }
+    return {name: pattern for name, pattern in patterns.items() if pattern}
+
+
+def _name_parts(hexagon: int) -> tuple[str, str]:
+    return f"libQnnHtpV{hexagon}Stub.so", f"libQnnHtpV{hexagon}Skel.so"
+
+
+def see_excluded(number: str, unit: AppUnit) -> Iterator[Seen]:
+    """Report the libraries that the build file leaves out of the app: QNN894 for those without
+    which no device, or no requested SoC, can run QNN, and QNN896 for those of other Hexagon
+    versions, if no SoC is requested."""
+    patterns = _list_excluded(unit)
+    by_version: dict[int, list[str]] = {}
+    for name in patterns:
+        if part := HTP_PART.fullmatch(name):
+            by_version.setdefault(int(part[1]), []).append(name)
+    requested = {find_any_soc(name).hexagon for name in unit.socs}
+    kept = {soc.hexagon for soc in read_all_socs().values()} - by_version.keys() - {0}
+    if unit.excluded and not _list_packages(unit):
+        # Without a package, the app has no others than those in the sources.
+        parts = [HTP_PART.fullmatch(file.name) for file in unit.qnn_libraries]
+        kept = {int(part[1]) for part in parts if part} - by_version.keys()
+    needed = requested or (set() if kept else by_version.keys())
+    names = [
+        name
+        for name in patterns
+        if not (part := HTP_PART.fullmatch(name)) or int(part[1]) in needed
+    ]
+    if number == "QNN896":
+        names = [] if requested else [name for name in patterns if name not in names]
+    if names and unit.gradle:
+        where = f"{unit.name}: {unit.gradle.file}"
+        others = _count_others(names)
+        yield seen(
+            names[0], where, others=others, file=unit.gradle.file, pattern=patterns[names[0]]
+        )
+
+
+for excluded in ("QNN894", "QNN896"):
+    APPS.check(excluded)(partial(see_excluded, excluded))
 
 
 @APPS.check("QNN879")
@@ -332,14 +421,21 @@ def see_nothing_that_runs(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check("QNN893")
 def see_unread_libraries(unit: AppUnit) -> Iterator[Seen]:
-    """Report models whose libraries come from dependencies of which nothing is known here. No known
-    package brings LiteRT's dispatch library, which a compiled .tflite needs."""
+    """Report an app, or its models, whose libraries come from dependencies of which nothing is
+    known here. No known package brings LiteRT's dispatch library, which a compiled .tflite
+    needs."""
+    gradle = unit.gradle
+    if not gradle or not gradle.is_app or not (gradle.packages or gradle.has_others):
+        return
     models = _list_models_without_libraries(unit)
+    has_qnn = any(
+        OF_QNN.match(file.name) for file in (*unit.libraries, *unit.assets, *unit.excluded)
+    )
     is_known = bool(_list_dependencies(unit)) and not any(unit.list_compiled())
-    may_come = bool(unit.gradle and (unit.gradle.packages or unit.gradle.has_others))
-    if models and may_come and not is_known:
-        file = unit.gradle.file if unit.gradle else ""
-        yield seen(unit.name, f"{unit.name}: {file}", models=models[0].name + _count_others(models))
+    if is_known or unit.groups or unit.pointers or (has_qnn and not models):
+        return
+    subject = models[0].name + _count_others(models) if models else "QNN"
+    yield seen(unit.name, f"{unit.name}: {gradle.file}", models=subject)
 
 
 def _list_models_without_libraries(unit: AppUnit) -> list[PackedFile]:
@@ -596,7 +692,7 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
         users[RPC] += [
             dependency.text
             for dependency in _list_dependencies(unit)
-            if dependency.package.brings_qnn and not users[RPC]
+            if (dependency.package.brings_qnn or dependency.package.needs_qnn) and not users[RPC]
         ]
     return {name: needing_files for name, needing_files in users.items() if needing_files}
 

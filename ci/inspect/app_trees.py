@@ -165,7 +165,8 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
 
 def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
     """Yield each module that builds an app or has libraries in jniLibs, with the files of its
-    source set main. An app also gets the models of the project's AI packs and asset packs."""
+    source set main. An app also gets the files of the modules that it depends on, which are not
+    yielded for themselves, and the models of the project's AI packs and asset packs."""
     catalog = read_catalog(root.parent) | read_catalog(root)
     variables = {**read_variables(root.parent), **read_variables(root)}
     places = list(places)
@@ -184,14 +185,21 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
         if build := read_build(module, catalog, variables):
             builds[_name_module(root, module)] = build
             folders[_name_module(root, module)] = module
+    in_apps = {
+        name for path in builds if builds[path].is_app for name in list_modules(path, builds)[1:]
+    }
     count = 0
     for module in places:
-        libraries = module / "src" / "main" / "jniLibs"
         path = _name_module(root, module)
         is_read = module in texts and path in builds
         gradle = join_modules(path, builds) if is_read else None
-        if gradle and (gradle.is_app or libraries.is_dir()):
-            unit = _read_plain(root, libraries)
+        has_libraries = bool(gradle and list(_list_jni_folders(module, gradle)))
+        if gradle and (gradle.is_app or (has_libraries and path not in in_apps)):
+            unit = _read_module(root, module, gradle)
+            if gradle.is_app:
+                for name in list_modules(path, builds)[1:]:
+                    files = _read_module(root, folders[name], builds[name])
+                    unit = _add_module(unit, files, gradle)
             manifest = unit.manifest
             if manifest:
                 # Gradle merges the manifests of the modules that an app depends on into its own.
@@ -216,6 +224,48 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
             "libraries in src/main/jniLibs",
             fix="build the APK or the AAR and pass it; for libraries alone, pass their directory",
         )
+
+
+def _list_jni_folders(module: Path, gradle: Gradle) -> Iterator[Path]:
+    """Yield the existing directories with the libraries of a module."""
+    for name in ("src/main/jniLibs", *gradle.jni_folders):
+        if (module / name).is_dir():
+            yield module / name
+
+
+def _read_module(root: Path, module: Path, gradle: Gradle) -> AppUnit:
+    """Return the files of a module's source set main that its build file does not leave out."""
+    unit = _read_plain(root, module / "src" / "main" / "jniLibs")
+    for folder in _list_jni_folders(module, gradle):
+        files = _read_plain(root, folder)
+        names = {(file.abi, file.name) for file in unit.libraries}
+        new = [file for file in files.libraries if (file.abi, file.name) not in names]
+        unit = replace(unit, libraries=(*unit.libraries, *new))
+    return _exclude(unit, gradle)
+
+
+def _exclude(unit: AppUnit, gradle: Gradle) -> AppUnit:
+    """Return the unit without the libraries that a build file leaves out, which are ``excluded``
+    then."""
+    excluded = [
+        file for file in unit.libraries if gradle.find_exclude(f"lib/{file.abi}/{file.name}")
+    ]
+    kept = [file for file in unit.libraries if file not in excluded]
+    return replace(unit, libraries=tuple(kept), excluded=(*unit.excluded, *excluded))
+
+
+def _add_module(unit: AppUnit, module: AppUnit, gradle: Gradle) -> AppUnit:
+    """Return an app with the files of a module that it depends on. What the module itself leaves
+    out, the app may get from somewhere else."""
+    packaged = _exclude(replace(module, excluded=()), gradle)
+    names = {(file.abi, file.name) for file in unit.libraries}
+    new = [file for file in packaged.libraries if (file.abi, file.name) not in names]
+    return replace(
+        unit,
+        libraries=(*unit.libraries, *new),
+        excluded=(*unit.excluded, *packaged.excluded),
+        assets=(*unit.assets, *packaged.assets),
+    )
 
 
 def _read_manifests(modules: Iterable[Path]) -> list[AppManifest]:

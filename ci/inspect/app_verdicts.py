@@ -17,6 +17,7 @@ from ci.inspect.app_checks import find_extraction, is_unread, judge_unit, lacks_
 from ci.inspect.app_trees import read_app
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind
 from ci.inspect.litert_libraries import describe_releases
+from ci.report.text import show_bytes
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict
@@ -89,9 +90,9 @@ def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) ->
             lines.append(f"  {file.name} for {file.abi}: {describe_releases(versions)}")
         for name, (count, size, packed) in measure(unit).items():
             is_packed = packed and unit.kind in {Kind.APK, Kind.AAR}
-            within = f", {packed / 1e6:.1f} MB in the archive" if is_packed else ""
+            within = f", {show_bytes(packed)} in the archive" if is_packed else ""
             files = f"{count:>4} file{'s' if count > 1 else ' '}"
-            lines.append(f"  {name:<24} {files} {size / 1e6:>8.1f} MB{within}")
+            lines.append(f"  {name:<24} {files} {show_bytes(size):>9}{within}")
         unknown = is_unread(checked_unit.findings)
         text = render_verdict(checked_unit.verdict, strict=strict, width=width, unknown=unknown)
         lines += ["", text]

@@ -46,6 +46,7 @@ MAX_BYTES = 2 << 20  # the largest known manifest of an app from a store is 0.5 
 READS = 8  # how often the reader may read each byte; a valid manifest takes three
 COMPILED = b"\x03\x00\x08\x00"
 ANDROID = "http://schemas.android.com/apk/res/android"
+MERGE_RULE = "http://schemas.android.com/tools node"  # of Gradle, only in sources
 # frameworks/base/core/res/res/values/public.xml of AOSP
 RESOURCES = {
     0x01010003: "name",
@@ -66,9 +67,10 @@ class AppManifest:
     missing or refer to a resource.
 
     ``extracts`` is the value of extractNativeLibs. The keys of ``native_libraries`` are the
-    libraries in uses-native-library elements; a value is true if the library is required. ``split``
-    is the name of a split APK, or empty for a base APK. ``fault`` is the reason why the manifest
-    could not be read, or empty.
+    libraries in uses-native-library elements; a value is true if the library is required.
+    ``removed`` are those that Gradle removes when it merges manifests (tools:node="remove").
+    ``split`` is the name of a split APK, or empty for a base APK. ``fault`` is the reason why the
+    manifest could not be read, or empty.
     """
 
     package: str = ""
@@ -77,6 +79,7 @@ class AppManifest:
     target_sdk: int | None = None
     extracts: bool | None = None
     native_libraries: Mapping[str, bool] = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()
     fault: str = ""
 
 
@@ -93,12 +96,15 @@ def parse_manifest(data: bytes) -> AppManifest:
 
 def merge_manifests(manifests: Sequence[AppManifest]) -> AppManifest | None:
     """Return the merged manifest of an app, or None if there is none. The first one is the app's
-    own. The others only add native libraries, and a fault if no earlier one has any."""
+    own. The others only add native libraries, unless an earlier one removes them, and a fault if no
+    earlier one has any."""
     if not manifests:
         return None
     libraries = dict[str, bool]()
     for manifest in reversed(manifests):
         libraries |= manifest.native_libraries
+        for name in manifest.removed:
+            libraries.pop(name, None)
     fault = next((manifest.fault for manifest in manifests if manifest.fault), "")
     return replace(manifests[0], native_libraries=libraries, fault=fault)
 
@@ -110,9 +116,14 @@ class _Refused(Exception):  # noqa: N818 - it is caught in this module
 def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:
     first_of_tag: dict[str, Attributes] = {}
     libraries: dict[str, bool] = {}
+    removed = set()
     for tag, attributes in elements:
         first_of_tag.setdefault(tag, attributes)
-        if tag == "uses-native-library" and (name := attributes.get("name")):
+        if tag != "uses-native-library" or not (name := attributes.get("name")):
+            continue
+        if attributes.get(MERGE_RULE) in {"remove", "removeAll"}:
+            removed.add(name)
+        else:
             # As in Android, a library is required unless the attribute says otherwise.
             libraries[name] = attributes.get("required") != "false"
     if "manifest" not in first_of_tag:
@@ -128,6 +139,7 @@ def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:
         _number(sdk.get("targetSdkVersion", "")),
         extracts,
         libraries,
+        frozenset(removed),
     )
 
 
@@ -290,6 +302,7 @@ class AppUnit:
     # A group of files for each ABI and name that occurs in several places.
     duplicates: tuple[tuple[PackedFile, ...], ...] = ()
     assets: tuple[PackedFile, ...] = ()
+    excluded: tuple[PackedFile, ...] = ()  # libraries in the sources that the build file leaves out
     pointers: tuple[str, ...] = ()  # files that are only Git LFS pointers
     gradle: Gradle | None = None  # the build file of sources
     # Of sources: the models in AI packs and asset packs are among the assets, and these are the

@@ -36,11 +36,22 @@ QUOTED = re.compile(r"[\"']([^\"'\n]+)[\"']")
 LEGACY = re.compile(r"jniLibs\s*(?:\{[^{}]*?|\.\s*)useLegacyPackaging[\s=(]*([\w.]+)")
 # Strings after a name: X += ["a", "b"], X.addAll(listOf("a")), X "a", "b".
 STRINGS = (
-    r"\b(?:\s*(?:\+?=|\.(?:add|addAll|set)\b))?[\s(\[]*(?:(?:list|set|array)Of[\s(]*)?"
+    r"\b(?:\s*(?:\+?=|\.(?:add|addAll|set)\b))?[\s(\[]*"
+    r"(?:(?:mutable)?(?:[Ll]ist|[Ss]et|array)Of(?:<\w{1,20}>)?[\s(]*)?"
     r"((?:[\"'][^\"'\n]*[\"'][\s,]*)+)"
 )
 KEPT = re.compile(rf"\b(?:keepDebugSymbols|doNotStrip){STRINGS}")
 ABIS = re.compile(rf"\babiFilters?{STRINGS}")
+# Of what is not packaged: packaging { jniLibs { excludes += "**/a.so" } }, with any spelling of
+# Gradle's, and of before 2021, when one set was for native libraries and resources. Resources and
+# .dex files have other sets.
+OTHER_SETS = re.compile(r"\b(?:resources|dex)\s*\{[^{}]*\}")
+NATIVE_SETS = re.compile(r"\bpackaging(?:Options)?\s*\{(?:[^{}]|\{[^{}]*\})*|\bjniLibs\s*\{[^{}]*")
+EXCLUDED = re.compile(rf"\bexcludes?{STRINGS}")
+EXCLUDED_AT_ONCE = re.compile(
+    rf"\b(?:jniLibs|packaging|packagingOptions)\s{{0,9}}\.\s{{0,9}}excludes?{STRINGS}"
+)
+MAX_GLOB = 300  # characters
 # splits { abi { isEnable = true; reset(); include("x86", "arm64-v8a") } }
 SPLITS = re.compile(r"\bsplits\s*\{\s*abi\s*\{([^{}]*)\}")
 ENABLED = re.compile(r"\b(?:isEnable|enable)[\s=(]+true\b")
@@ -80,19 +91,31 @@ PLAIN = re.compile(
     r"androidx[.]|com[.]google[.]android[.]material|com[.]android[.]|org[.]jetbrains|kotlin|junit"
     r"|org[.]junit|material|compose|core|versions|plugins|bundles[.]androidx"
 )
-OF_FILES = re.compile(r"\b(?:project|files|fileTree)\s*\(")
+# Files, libraries that CMake imports, what a task copies or another script adds; project(path) with
+# a path that is computed is not in `modules`.
+OF_FILES = re.compile(
+    r"\b(?:(?:files|fileTree)\s*\(|externalNativeBuild\b|Copy\b|apply[\s(]{1,9}from\b"
+    r"|project\s*\((?!\s*(?:path\s*[:=]\s*)?[\"']))"
+)
+# sourceSets { main { jniLibs.srcDirs = ['libs'] } }, jniLibs { srcDir("libs") }
+FOLDERS = r"\bjniLibs\s*(?:\{[^{}]*?|\.\s*)(?:setSrcDirs|srcDirs?)\b"
+JNI_FOLDERS = re.compile(rf"{FOLDERS}(?:[\s=+(]{{0,9}}file\b)?{STRINGS}")
+ANY_FOLDERS = re.compile(FOLDERS)
+OF_MODULE = re.compile(r"^\$(?:\{projectDir\}|projectDir)/|^[.]/")
 
 
 @dataclass(frozen=True)
 class Gradle:
     """A module's build file. ``legacy`` is the value of useLegacyPackaging, None if it is not set
     or ``is_computed``. ``abis`` are those of abiFilters, and ``symbols`` the patterns of
-    keepDebugSymbols. ``packages`` are the Maven packages with QNN, ExecuTorch or LiteRT, such as
+    keepDebugSymbols, ``excludes`` those of the native libraries that Gradle leaves out of the app.
+    ``packages`` are the Maven packages with QNN, ExecuTorch or LiteRT, such as
     ``com.qualcomm.qti:qnn-runtime:2.37.1``, and ``forced`` those whose version it forces.
     ``modules`` are the paths of the modules of the project that it depends on, such as ``:npu``.
-    ``splits`` are the ABIs for which it splits the app. ``has_others`` is whether it depends on
-    anything else that may contain native libraries: another module, a file, or a package that is
-    not one of Android's or Kotlin's own."""
+    ``splits`` are the ABIs for which it splits the app. ``jni_folders`` are those with libraries
+    besides src/main/jniLibs. ``has_others`` is whether it depends on
+    anything else that may contain native libraries: a file, or a package that is not one of
+    Android's or Kotlin's own; after join_modules, also a module that is not in the project."""
 
     file: str
     is_app: bool = False
@@ -102,7 +125,9 @@ class Gradle:
     target_sdk: int | None = None
     abis: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
+    jni_folders: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -115,6 +140,42 @@ class Gradle:
             for pattern in self.symbols
             for name in (path, path.partition("/")[2])
         )
+
+    def find_exclude(self, path: str) -> str:
+        """Return the pattern with which Gradle leaves ``lib/ABI/NAME`` out of the app, or ""."""
+        return next((pattern for pattern in self.excludes if is_excluded(pattern, path)), "")
+
+
+def is_excluded(pattern: str, path: str) -> bool:
+    """Return whether Gradle's pattern matches ``lib/ABI/NAME``. It starts at the root of the app,
+    unless it starts with an asterisk, and only two asterisks match slashes (Java's globs). The time
+    grows linearly with its length."""
+    if len(pattern) > MAX_GLOB:
+        return False
+    glob = pattern if pattern.startswith(("/", "*")) else f"/{pattern}"
+    path = f"/{path}"
+    return len(path) in _match_glob(glob, path, {0})
+
+
+def _match_glob(glob: str, path: str, starts: set[int]) -> set[int]:
+    """Return where in ``path`` a match of ``glob`` can end that begins at one of ``starts``."""
+    ends = starts
+    for part in re.findall(r"\*+|\{[^{}]*\}|.", glob):
+        if part[0] == "*":
+            stops = {
+                start: len(path) if part[1:] else (path + "/").index("/", start) for start in ends
+            }
+            ends = {end for start in ends for end in range(start, stops[start] + 1)}
+        elif part.startswith("{") and part.endswith("}"):
+            choices = part[1:-1].split(",")
+            ends = {end for choice in choices for end in _match_glob(choice, path, ends)}
+        else:
+            ends = {
+                start + 1
+                for start in ends
+                if path[start : start + 1] == part or (part == "?" and path[start : start + 1])
+            }
+    return ends
 
 
 Catalog = Mapping[str, tuple[str, ...]]  # packages by a name in build files, several of a bundle
@@ -183,7 +244,9 @@ def parse_gradle(
         target_sdk=levels.get("target"),
         abis=_list_strings(ABIS, text),
         symbols=_list_strings(KEPT, text),
+        excludes=_list_excludes(text),
         splits=_list_splits(text),
+        jni_folders=tuple(OF_MODULE.sub("", name) for name in _list_strings(JNI_FOLDERS, text)),
         packages=tuple(dict.fromkeys(packages)),
         forced=forced,
         modules=tuple(dict.fromkeys(modules)),
@@ -212,6 +275,14 @@ def _list_splits(text: str) -> tuple[str, ...]:
     return ()
 
 
+def _list_excludes(text: str) -> tuple[str, ...]:
+    text = OTHER_SETS.sub(" ", text)
+    sets = " ".join(NATIVE_SETS.findall(text))
+    return tuple(
+        dict.fromkeys([*_list_strings(EXCLUDED, sets), *_list_strings(EXCLUDED_AT_ONCE, text)])
+    )
+
+
 def list_modules(path: str, builds: Mapping[str, Gradle]) -> list[str]:
     """Return the path of a module and those of all modules that it depends on."""
     paths = [path]
@@ -225,8 +296,9 @@ def list_modules(path: str, builds: Mapping[str, Gradle]) -> list[str]:
 
 
 def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
-    """Return the build of a module with the packages of all modules that it depends on. ``builds``
-    are those of the project by path, such as ``:app``."""
+    """Return the build of a module with the packages, and what else may contain native libraries,
+    of all modules that it depends on. ``builds`` are those of the project by path, such as
+    ``:app``."""
     paths = list_modules(path, builds)
     forced = builds[path].forced
     packages = [
@@ -235,7 +307,11 @@ def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
         for package in builds[module_path].packages
         if not _is_replaced(package, forced)
     ]
-    return replace(builds[path], packages=tuple(dict.fromkeys(packages)))
+    has_others = any(
+        builds[module_path].has_others or not builds.keys() >= {*builds[module_path].modules}
+        for module_path in paths
+    )
+    return replace(builds[path], packages=tuple(dict.fromkeys(packages)), has_others=has_others)
 
 
 def depends_on_others(text: str, catalog: Catalog) -> bool:
@@ -243,6 +319,8 @@ def depends_on_others(text: str, catalog: Catalog) -> bool:
     the packages with QNN, ExecuTorch or LiteRT."""
     if OF_FILES.search(text):
         return True
+    if len(ANY_FOLDERS.findall(text)) > len(JNI_FOLDERS.findall(text)):
+        return True  # a directory whose name is computed
     groups = [
         match[1]
         for quoted in QUOTED.findall(text)

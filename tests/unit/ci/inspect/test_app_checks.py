@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,16 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
-from ci.inspect.app_checks import APPS, PAIRINGS, RPC, _weigh, find_extraction, find_wanted
+from ci.inspect.app_checks import (
+    APPS,
+    PAIRINGS,
+    RPC,
+    _weigh,
+    find_extraction,
+    find_wanted,
+    judge_unit,
+)
+from ci.inspect.app_verdicts import CheckedUnit, render_units
 from ci.inspect.apps import QNN_ABI, AppManifest, AppUnit, Kind, PackedFile
 from provisioning.doctor.facts import TreeFacts
 from provisioning.doctor.registry import Finding, Severity
@@ -27,6 +37,7 @@ from tests.build.apps import (
     facts,
     judge,
     packed,
+    read,
     show,
     unit,
     unpacked,
@@ -192,6 +203,7 @@ def sources(*lines: str, libraries: Mapping[str, bytes] = SET, **models: bytes) 
     return lambda place: write_files(place / "project", files)
 
 
+FROM_MAVEN = LEGACY, "'com.qualcomm.qti:qnn-runtime:2.49.0'"
 ORT = "'com.microsoft.onnxruntime:onnxruntime-android-qnn"
 RUNTIME_OF = "'com.qualcomm.qti:qnn-runtime"
 GROUPS_OF_PACK = """<c:device-targeting-config xmlns:c="http://schemas.android.com/apk/config">
@@ -322,6 +334,17 @@ PAIRS |= {
 }
 
 
+PAIRS |= {
+    "QNN894": (
+        sources(LEGACY, "packaging { jniLibs { excludes += '**/libQnnHtpV75Skel.so' } }"),
+        sources(LEGACY, "packaging { jniLibs { excludes += '**/libQnnHtpV68*.so' } }"),
+    ),
+    "QNN895": (sources(libraries=CPU), sources(LEGACY, libraries=CPU)),
+    "QNN896": (
+        sources(f"{RUNTIME_OF}:2.49.0'", "packagingOptions { exclude '**/libQnnHtpV68*.so' }"),
+        sources(f"{RUNTIME_OF}:2.49.0'", "packagingOptions { exclude '**/libQnnHtpV*.so' }"),
+    ),
+}
 OF_SOCS = {"QNN886": ("SM8850",), "QNN889": ("SM8750",)}  # found only if the app is judged for one
 
 
@@ -366,6 +389,32 @@ def test_each_fault_is_found_in_a_real_app(
             sources(f"{RUNTIME_OF}:2.49.0'", "'com.qualcomm.qti:qnn-litert-delegate:2.34.0'"),
             *("SM8850", ["QNN856", "QNN879", "QNN888", "QNN888"]),
         ),
+        (  # the skel of this SoC is not in the app, and that of an SoC that is not asked for is
+            sources(
+                *FROM_MAVEN, "jniLibs { excludes.add('**/libQnnHtpV81Skel.so') }", libraries={}
+            ),
+            *("SM8850", ["QNN894"]),
+        ),
+        (
+            sources(
+                *FROM_MAVEN, "jniLibs { excludes.add('**/libQnnHtpV81Skel.so') }", libraries={}
+            ),
+            *("SM8650", []),
+        ),
+        (
+            sources(*FROM_MAVEN, "jniLibs { pickFirsts += '**/libQnn*.so' }", libraries={}),
+            *("SM8650", []),
+        ),
+        (sources(LEGACY, KEEPS, "jniLibs { excludes += ['**'] }"), "SM8650", ["QNN850", "QNN894"]),
+        (sources(LEGACY, libraries={}), "SM8650", ["QNN850"]),
+        (sources(libraries={}), "", ["QNN850"]),
+        (sources("api 'x:other:1'", libraries={}), "", ["QNN850", "QNN893"]),
+        (sources("jniLibs.srcDirs = [libs]", libraries={}), "", ["QNN850", "QNN893"]),
+        (sources(LITERT, libraries={}), "", ["QNN893"]),
+        (
+            sources("'org.pytorch:executorch-android-qnn:1.5.1'", libraries={}),
+            *("SM8650", ["QNN885", "QNN895"]),
+        ),
     ],
 )
 def test_packages_and_packs_are_judged_without_their_libraries(
@@ -374,6 +423,32 @@ def test_packages_and_packs_are_judged_without_their_libraries(
     findings = judge(make(tmp_path / "a"), tmp_path / "b", *filter(None, [soc]))
     finding_ids = sorted(finding.id for finding in findings if finding.id >= "QNN850")
     assert [code for code in finding_ids if code != "QNN882"] == expected
+
+
+@pytest.mark.parametrize(
+    ("build", "states"),
+    [
+        ("", ["not fit", "fit"]),  # and the module :npu alone
+        ("api 'x:other:1'", ["cannot tell", "fit"]),
+        ("api project(':npu')", ["fit"]),
+        ("api project(':npu'); jniLibs.excludes += '**/libQnnSystem.so'", ["not fit"]),
+        ("api project(':gone')", ["cannot tell", "fit"]),
+        ("jniLibs { srcDir '../npu/src/main/jniLibs' }", ["fit", "fit"]),
+    ],
+)
+def test_an_app_is_fit_only_if_something_brings_qnn(
+    build: str, states: list[str], tmp_path: Path
+) -> None:
+    project = sources(LEGACY, KEEPS, build, libraries={})(tmp_path / "a")
+    module = {f"npu/src/main/jniLibs/{ABI}/{name}": data for name, data in SET.items()}
+    write_files(project, {**module, "npu/build.gradle": f"{LEGACY}\n{KEEPS}"})
+    shown = render_units(
+        [CheckedUnit(app, tuple(judge_unit(app, []))) for app in read(project, tmp_path / "b")],
+        strict=False,
+        width=100,
+    )
+    headlines = [line for line in shown.splitlines() if re.match(r"(app|npu): ", line)]
+    assert [line.partition(": ")[2].partition(",")[0] for line in headlines] == states
 
 
 def test_every_check_has_a_test() -> None:

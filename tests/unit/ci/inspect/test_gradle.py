@@ -11,6 +11,7 @@ import pytest
 from ci.inspect.gradle import (
     MAX_BYTES,
     Gradle,
+    is_excluded,
     join_modules,
     parse_gradle,
     read_build,
@@ -73,6 +74,10 @@ def parse(text: str) -> Gradle:
         ("api('x:qnn:${property(\"npu\")}')", "packages", ("x:qnn:3",)),
         ("api('x:qnn:$gone')", "packages", ("x:qnn:$gone",)),
         ("// val npu = '4'\napi('x:qnn:$npu')", "packages", ("x:qnn:3",)),
+        ("jniLibs.srcDirs = ['a', \"$projectDir/b\"]", "jni_folders", ("a", "b")),
+        ("jniLibs { srcDir(file('a')) }", "jni_folders", ("a",)),
+        ("jniLibs.srcDirs = [a]", "has_others", True),
+        ("externalNativeBuild { cmake { path 'a' } }", "has_others", True),
         ("api(project(':npu')); api(projects.npuCore.io)", "modules", (":npu", ":npu-core:io")),
     ],
 )
@@ -92,6 +97,51 @@ def test_literal_values_are_read(text: str, field: str, value: object) -> None:
 )
 def test_kept_symbols_are_patterns_of_paths(text: str, is_kept: bool) -> None:
     assert parse(text).keeps(SKEL) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("text", "excludes"),
+    [
+        ('packaging { jniLibs { excludes += "**/a.so" } }', ("**/a.so",)),
+        (
+            'packaging { jniLibs { excludes += setOf("**/a.so", "**/b.so") } }',
+            ("**/a.so", "**/b.so"),
+        ),
+        ("packaging { jniLibs { x = true; excludes.add('**/a.so') } }", ("**/a.so",)),
+        ("packagingOptions { exclude '/lib/x86/a.so'; exclude 'b.so' }", ("/lib/x86/a.so", "b.so")),
+        ("packagingOptions { jniLibs { y = 1 }; exclude 'b.so' }", ("b.so",)),
+        ("packagingOptions.jniLibs.excludes += ['**/a.so']", ("**/a.so",)),
+        ("packaging { resources { excludes += '**/a.so' } }", ()),
+        ("packaging { jniLibs { pickFirsts += '**/a.so' } }", ()),
+        ("packaging { // jniLibs { excludes += '**/a.so' }\n}", ()),
+        ("implementation('x:y:1') { exclude group: 'z', module: 'a.so' }", ()),
+    ],
+)
+def test_excluded_libraries_are_read(text: str, excludes: tuple[str, ...]) -> None:
+    assert parse(text).excludes == excludes
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_matched"),
+    [
+        ("**/libQnnHtpV75Skel.so", True),
+        ("**libQnnHtpV75Skel.so", True),
+        ("**/*Skel.so", True),
+        ("**/libQnnHtpV??Skel.so", True),
+        ("**/libQnnHtp{V68,V7*}Skel.so", True),
+        ("lib/*/libQnnHtp*.so", True),
+        ("/lib/arm64-v8a/**", True),
+        ("**", True),
+        ("lib/x86/**", False),
+        ("*.so", False),  # an asterisk matches no slash
+        ("libQnnHtpV75Skel.so", False),  # which is at the root of the app
+        ("**/libQnnHtpV{68,69}Skel.so", False),
+        ("**/libQnnHtpV75Skel", False),
+        ("**" * 200, False),
+    ],
+)
+def test_patterns_are_javas_globs_of_the_path_in_the_app(pattern: str, is_matched: bool) -> None:
+    assert is_excluded(pattern, SKEL) is is_matched
 
 
 @pytest.mark.parametrize(
@@ -153,6 +203,10 @@ def test_build_file_that_is_too_large_or_none_is_not_read(tmp_path: Path) -> Non
         '"\\',
         "/*",
         "jniLibs {",
+        "packaging {a",
+        "packaging {{}",
+        "excludes = 'a',",
+        "jniLibs.srcDir",
         "qnn:",
         "x:qnn:$a",
         "$a.",
