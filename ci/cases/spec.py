@@ -472,7 +472,8 @@ def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
     near = difflib.get_close_matches(word.upper(), [name.upper() for name in all_names])
     fix = f"use one of: {', '.join(all_names)}"
     if len(all_names) > MOST_LISTED:
-        fix = f"use one of the {len(all_names)} names that --list prints"
+        where = "docs/reference/socs.md has" if kind == "SoC" else "--list prints"
+        fix = f"use one of the {len(all_names)} names that {where}"
     nearest = next((name for name in all_names if near and name.upper() == near[0]), "")
     raise UsageError(
         f"no {kind} {word!r}",

@@ -14,7 +14,7 @@ from ci.models.schemes import Scheme
 from ci.report.document import make_markdown_table
 from ci.report.text import count
 from provisioning.documents import read_text
-from provisioning.manifest.targets import find_soc
+from provisioning.manifest.targets import find_any_soc
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 FUNCTION = re.compile(r"^(?:(\w+) = lambda .*\n|def (\w+)\(.*\n(?:    .*\n)+)", re.MULTILINE)
@@ -73,7 +73,7 @@ def render_coverage(searches: Sequence[Searched]) -> str:
     search. A cell has the results, or nothing if it was not tried."""
     columns = []
     for searched in searches:
-        hexagon = find_soc(searched.soc).hexagon
+        hexagon = find_any_soc(searched.soc).hexagon
         columns.append(f"{searched.scheme} {searched.soc} (V{hexagon})")
     rows = []
     for block, sizes in searches[0].cells.items():

@@ -421,9 +421,11 @@ def write_context(
             "ep.context_embed_mode": str(int(embed)),
         }
     try:
-        with output_to(log), measure_peak() as peak:
+        # ONNX Runtime names QNN's graph after the path of the model as it is passed. That of a
+        # scratch directory would give equal programs different bytes.
+        with output_to(log), working_directory(model.parent), measure_peak() as peak:
             # At this level, the provider logs why it rejects a node (onnxruntime-qnn 2.5.0).
-            session = open_session(model, options, entries, log_level="verbose")
+            session = open_session(Path(model.name), options, entries, log_level="verbose")
     except Exception as error:
         with stage(ONNXRUNTIME):  # the cause may be its optimizer, not QNN
             open_reference(model, optimize=True)

@@ -4,6 +4,7 @@ scheme, what only one runtime does, and which row to ship. Nothing is run or jud
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -29,6 +30,7 @@ SCHEMA_VERSION = 1
 TITLES = {"executorch": "ExecuTorch", "onnxruntime": "ONNX Runtime", "litert": "LiteRT"}
 KEYS = ("runtime", "scheme")  # the first columns
 FIGURES = ("verdict", "SQNR dB", "estimated ms", "size", "on CPU")
+SCHEMES = "\0"  # in a reason, where the names of the schemes are
 NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
 # Of a name in the picture, in its units: on a phone, its font has 18. GAP is between it and its
 # point, which has a RING.
@@ -199,24 +201,34 @@ def describe_fastest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     intervals overlap."""
     timed = [row for row in rows if row.high_ms is not None]
     if not timed:
-        yield f"no time is known{explain_no_times(rows)}"
+        yield f"no time is known{explain_no_times(rows, names_all=False)}"
         return
     fastest = min(timed, key=lambda row: row.likely_ms)
     alike = [row.label for row in timed if row is not fastest and overlaps(row, fastest)]
     tie = f", which cannot be distinguished from {', '.join(alike)}" if alike else ""
     yield f"fastest: {fastest.label} ({fastest.shown_ms} ms){tie}"
     if untimed := [row for row in rows if row.high_ms is None]:
-        labels = ", ".join(row.label for row in untimed)
-        yield f"no time is known for {labels}{explain_no_times(untimed)}"
+        yield f"no time is known{explain_no_times(untimed, names_all=True)}"
 
 
-def explain_no_times(rows: Sequence[RuntimeRow]) -> str:
-    """Return in parentheses why no time is predicted for rows, and what would show it; "" if no
-    reason is known."""
-    obstacles = list(dict.fromkeys(row.time_obstacle for row in rows if row.time_obstacle))
-    if not obstacles:
-        return ""
-    return f" ({', and '.join(obstacles)}: measure it on a device, docs/guides/device.md)"
+def explain_no_times(rows: Sequence[RuntimeRow], *, names_all: bool) -> str:
+    """Return for which rows no time is predicted, with each reason once, and what would show the
+    times. Rows with a single reason are named only with ``names_all``."""
+    by_reason: dict[str, list[RuntimeRow]] = {}
+    for row in rows:
+        # A reason can name the scheme: it is the same one for another scheme.
+        reason = re.sub(rf"\b{row.scheme}\b", SCHEMES, row.time_obstacle)
+        by_reason.setdefault(reason, []).append(row)
+    parts = []
+    for reason, peers in by_reason.items():
+        labels = ", ".join(row.label for row in peers)
+        schemes = " and ".join(dict.fromkeys(row.scheme for row in peers))
+        shown_reason = f" ({reason.replace(SCHEMES, schemes)})" if reason else ""
+        names_rows = names_all or len(by_reason) > 1
+        parts.append(f"{labels}{shown_reason}" if names_rows else shown_reason.lstrip())
+    advice = ": measure it on a device, docs/guides/device.md" if any(by_reason) else ""
+    word = " for " if names_all or len(by_reason) > 1 else " "
+    return f"{word}{', '.join(parts)}{advice}".rstrip()
 
 
 def overlaps(first: RuntimeRow, second: RuntimeRow) -> bool:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
 
+from ci.cases.spec import match_socs
 from ci.faults.graph import parse_graph
 from ci.faults.known import Frontend, read_faults
 from ci.faults.render import render_coverage, render_markdown, render_searches
@@ -32,7 +33,7 @@ from ci.verbs.options import (
     refuse_options,
     require_effect,
 )
-from ci.verbs.trials import choose_schemes, open_bench
+from ci.verbs.trials import LANES, choose_schemes, open_bench
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import FILE, FLAG, HOW, Outcome, between
@@ -40,7 +41,6 @@ from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import write_whole
-from provisioning.manifest.targets import find_soc
 
 MINUTES, SESSION = 10.0, "fuzz"
 SOURCES = ("both", "blocks", "random")
@@ -104,9 +104,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if frontend == "litert":
         refuse_options(args, litert.LANE.without, litert.LANE.schemes.title)
     schemes = choose_schemes(frontend, args.scheme)
-    socs = list(dict.fromkeys(args.soc)) or [DEFAULT_SOC]
-    for soc in socs:
-        find_soc(soc)
+    socs = choose_socs(frontend, schemes, args.soc)
     runs = [(scheme, soc) for scheme in schemes for soc in socs]
     if args.graph:
         require_effect(args, "--graph", *WITH_GRAPH)
@@ -161,6 +159,18 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     fresh = [finding for finding in findings if not finding.known]
     code = ExitCode.FAILED if fresh else ExitCode.OK
     return Outcome(render_searches(searches), {"found": msgspec.to_builtins(searches)}, code)
+
+
+def choose_socs(frontend: Frontend, schemes: Sequence[Scheme], words: Iterable[str]) -> list[str]:
+    """Return the requested SoCs, or the default one. Raises UsageError for an SoC that the runtime
+    does not compile for, or for which QNN compiles no graph."""
+    socs = [*dict.fromkeys(match_socs(words, sorted(LANES[frontend].socs())))] or [DEFAULT_SOC]
+    if frontend == "litert":
+        for soc in socs:
+            for scheme in schemes:
+                if refusal := litert.find_refusal(soc, scheme, "a graph of fuzz"):
+                    raise refusal
+    return socs
 
 
 def write_pages(

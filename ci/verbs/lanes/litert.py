@@ -24,7 +24,7 @@ from ci.litert.engine import LitertEngine, make_runner
 from ci.litert.reading import LitertFit, fit_litert
 from ci.mend.experiments import make_experiments
 from ci.mend.table import suggest_mending
-from ci.models.schemes import LITERT, Scheme, SchemeSet
+from ci.models.schemes import LITERT, AnyScheme, Scheme, SchemeSet
 from ci.models.suite import DEFAULT_SOC
 from ci.models.user_models import ModelEntry, list_scheme_tables
 from ci.onnx.toolchain import require_python
@@ -181,7 +181,9 @@ def check_socs(specs: Sequence[CaseSpec], names: Mapping[str, str], progress: Pr
     """Raise UsageError if all cases are for SoCs for which QNN compiles nothing of them: float
     models need float16. If only some are, the reason is shown, and these cases fail later. Also
     show for which SoCs QNN knows no HTP."""
-    refusals = [*filter(None, (find_refusal(spec, names[spec.model]) for spec in specs))]
+    cure = "quantize it to int8 or int16 before, or "
+    found = (find_refusal(spec.soc, spec.scheme, names[spec.model], cure) for spec in specs)
+    refusals = [*filter(None, found)]
     if refusals and len(refusals) == len(specs):
         raise refusals[0]
     for refusal in refusals:
@@ -190,22 +192,22 @@ def check_socs(specs: Sequence[CaseSpec], names: Mapping[str, str], progress: Pr
         progress.step(f"warning: {remark}")
 
 
-def find_refusal(spec: CaseSpec, name: str) -> UsageError | None:
-    """Return why QNN compiles nothing of a case, whose model is called ``name``, or None."""
-    soc = read_litert_socs()[spec.soc]
+def find_refusal(soc: str, scheme: AnyScheme, name: str, cure: str = "") -> UsageError | None:
+    """Return why QNN compiles nothing of a model in a scheme for an SoC, or None. ``name`` is that
+    of the model, and ``cure`` what can be done, besides another SoC, if it is a float model."""
+    facts = read_litert_socs()[soc]
     other_soc = f"choose another SoC, such as --soc {DEFAULT_SOC}"
-    if not soc.compiled:
+    if not facts.compiled:
         return UsageError(
-            f"nothing can be compiled for {spec.soc}",
-            why=f"LiteRT's plugin takes the name, but QNN does not know its number, {soc.id}",
+            f"nothing can be compiled for {soc}",
+            why=f"LiteRT's plugin takes the name, but QNN does not know its number, {facts.id}",
             fix=other_soc,
         )
-    if spec.scheme is Scheme.FP16 and not soc.float16:
+    if scheme is Scheme.FP16 and not facts.float16:
         return UsageError(
-            f"{name} is a float model, which HTP computes in float16, and {spec.soc} has no"
-            " float16",
+            f"{name} is a float model, which HTP computes in float16, and {soc} has no float16",
             why="QNN takes no operator of it, so that all of it would stay on the CPU",
-            fix=f"quantize it to int8 or int16 before, or {other_soc}",
+            fix=f"{cure}{other_soc}",
         )
     return None
 

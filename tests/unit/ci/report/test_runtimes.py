@@ -133,13 +133,26 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "litert": [make_case("fp16", no_time="too few measurements")],
         },
         (
-            "no time is known for ONNX Runtime u8, ONNX Runtime fp16, LiteRT fp16 (1 node runs on"
-            " the CPU, and too few measurements: measure it on a device, docs/guides/device.md);"
+            "no time is known for ONNX Runtime u8, ONNX Runtime fp16 (1 node runs on the CPU),"
+            " LiteRT fp16 (too few measurements): measure it on a device, docs/guides/device.md;"
+        ),
+    ),
+    "no time for two schemes, with one reason": (
+        {
+            "executorch": [
+                make_case("8a8w", SLOW),
+                make_case("16a8w", no_time="too few measurements in 16a8w"),
+            ],
+            "onnxruntime": [make_case("u16a8w", no_time="too few measurements in u16a8w")],
+        },
+        (
+            "no time is known for ExecuTorch 16a8w, ONNX Runtime u16a8w (too few measurements in"
+            " 16a8w and u16a8w): measure it on a device, docs/guides/device.md;"
         ),
     ),
     "no time at all, with the reason": (
         {"litert": [make_case("fp16", no_time="too few measurements")]},
-        "no time is known (too few measurements: measure it on a device, docs/guides/device.md);",
+        "no time is known (too few measurements): measure it on a device, docs/guides/device.md;",
     ),
     "no time at all": ({"litert": [make_case("fp16")]}, "no time is known; smallest: LiteRT fp16"),
     "all red": (

@@ -67,3 +67,21 @@ def test_what_estimate_cannot_simulate_is_refused(
 ) -> None:
     assert main(["estimate", "--model", "mlp", *words.split()]) == ExitCode.USAGE
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--runtime litert --soc SM6650", "SM6650 has no float16"),
+        ("--runtime litert --soc ipq5404", "nothing can be compiled for IPQ5404"),
+        ("--runtime litert --soc SM8651", "no SoC 'SM8651'"),
+        ("--runtime executorch --soc SM6650", "no SoC 'SM6650'"),
+        ("--runtime onnxruntime --soc SM6650 --soc SM8650", "--graph tries one SoC"),
+    ],
+)
+def test_fuzz_takes_the_socs_for_which_its_runtime_compiles(
+    capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
+    argv = ["fuzz", "--graph", "broadcast-add-before-norm", *words.split()]
+    assert main(argv) == ExitCode.USAGE
+    assert message in capsys.readouterr().err
