@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import Question
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
+from ci.onnx.compile import write_context
 from ci.onnx.engine import OnnxEngine, make_runner
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
@@ -105,6 +107,27 @@ def save(path: Path, *nodes: onnx.NodeProto, opset: int = 21) -> str:
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
     return str(path)
+
+
+def test_a_program_has_the_same_bytes_wherever_its_model_is(
+    shared: tuple[Pool, Path, Path], tmp_path: Path
+) -> None:
+    pool, _, sdk = shared
+    options = OnnxEngine(toolchain=("test",), sdk=sdk).options(
+        CaseSpec("net", Scheme.FP16, "SM8650", Source())
+    )
+    programs = []
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        model = save(folder / "net.onnx", helper.make_node("Add", ["x", "bias"], ["y"]))
+        call = (Path(model), folder / "program", folder / "run.log", "SM8650", options)
+        job = partial(write_context, *call, embed=True)
+        ended = pool.run(job, folder / "job.log", 200, fresh=True)  # as the lane lowers
+        assert not ended.failure
+        (program,) = (folder / "program").iterdir()
+        programs.append(program.read_bytes())
+    assert programs[0] == programs[1]
 
 
 def test_with_direct_a_session_loads_the_quantized_model_not_a_context(
