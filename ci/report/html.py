@@ -108,7 +108,8 @@ def write_page(document: Document, directory: Path, progress: Progress) -> None:
 
 
 def render_document(document: Document) -> str:
-    """Return a document as an HTML page. The page's filter acts on the first table."""
+    """Return a document as an HTML page. The page's filter acts on the first table, and on others
+    with the same columns."""
     return render_page("document.html.j2", document=document, groups=group_cards(document.cards))
 
 

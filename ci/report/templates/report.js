@@ -5,9 +5,15 @@ const marked = [...document.querySelectorAll("[data-i]")];
 const groups = [...document.querySelectorAll(".group")];
 const filter = document.getElementById("filter");
 const buttons = [...document.querySelectorAll("button[data-status]")];
-const texts = rows.map((row) =>
-  [row.cells[0].title, row.cells[1].textContent, row.cells[2].textContent, row.dataset.status].join(" ").toLowerCase(),
-);
+const texts = rows.map(textOf);
+// A page can have a table per model: those with the same columns are filtered together.
+const heads = table.tHead.textContent;
+const further = [...document.querySelectorAll("table.cards")].filter((one) => one !== table && one.tHead?.textContent === heads);
+const furtherRows = further.flatMap((one) => [...one.tBodies[0].rows]);
+
+function textOf(row) {
+  return [row.cells[0].title, row.cells[1].textContent, row.cells[2].textContent, row.dataset.status].join(" ").toLowerCase();
+}
 
 function valueOf(row, column) {
   const cell = row.cells[column];
@@ -34,12 +40,15 @@ function applyFilter() {
     const wanted = !statuses.length || statuses.includes(row.dataset.status);
     if (wanted && words.every((word) => texts[i].includes(word))) found.add(row.dataset.i);
   });
+  for (const row of furtherRows) row.classList.toggle("out", !words.every((word) => textOf(row).includes(word)));
   for (const one of marked) one.classList.toggle("out", !found.has(one.dataset.i));
   for (const one of groups) {
     const own = [...one.querySelectorAll("[data-i]")];
     one.hidden = own.length > 0 && own.every((item) => item.classList.contains("out"));
   }
-  document.getElementById("shown").textContent = found.size < rows.length ? `${found.size} of ${rows.length} shown` : "";
+  const shown = found.size + furtherRows.filter((row) => !row.classList.contains("out")).length;
+  const all = rows.length + furtherRows.length;
+  document.getElementById("shown").textContent = shown < all ? `${shown} of ${all} shown` : "";
 }
 
 // With scripts on, a browser keeps <noscript> as text: a thousand cases cost nothing until one is opened.

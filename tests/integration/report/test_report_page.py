@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ci.report.html import render_html
+from ci.report.document import Document, Row, Table
+from ci.report.html import render_document, render_html
 from ci.report.schema import (
     Case,
     DeviceFigures,
@@ -206,6 +207,24 @@ def test_the_filter_and_status_buttons_hide_cards_charts_and_rows(
     browser.click('button[data-status="passed"]')
     assert len(browser.ask(SHOWN % "#case-table tbody tr")) == 4
     assert browser.ask("shown.textContent") == ""
+
+
+def test_the_filter_acts_on_all_tables_with_the_columns_of_the_first(
+    browser: Browser, tmp_path: Path
+) -> None:
+    head = ("model", "runtime", "scheme")
+    tables = [
+        Table(name, "", head, tuple(Row((name, runtime, "fp16")) for runtime in ("onnx", "litert")))
+        for name in ("alpha", "beta")
+    ]
+    other = Table("others", "", ("word", "meaning", "place"), (Row(("a", "b", "c")),))
+    page = tmp_path / "index.html"
+    page.write_text(render_document(Document("Runtimes", "", (*tables, other))), "utf-8")
+    browser.open(page)
+    browser.click("#filter")
+    browser.type("beta ONNX")
+    assert browser.ask(SHOWN % "tbody th") == ["beta", "a"]
+    assert browser.ask("shown.textContent") == "1 of 4 shown"
 
 
 @pytest.mark.parametrize("scripts", [True, False])
