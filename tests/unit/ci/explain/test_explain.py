@@ -144,6 +144,50 @@ def test_what_a_board_lacks_is_the_cause_of_what_fastrpc_says_next(
         assert names(say(*lines, consequence).causes) == [cause]
 
 
+SKEL = "dynamic loading failed for file:///libQnnHtpV75Skel.so on domain 3"
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        (
+            (
+                "fastrpc: failed to enable unsigned PD (errno Operation not permitted)",
+                "E adsprpc : Error 0x80000416: remote_handle64_open failed",
+                "E QnnDsp : Transport layer setup failed: 14001",
+            ),
+            "unsigned-pd",
+        ),
+        (
+            (
+                f"Error 0x80000406: {SKEL} (dlerror elf header magic mismatch)",
+                "<E> DspTransport.openSession qnn_open failed, 0x80000406, prio 100",
+            ),
+            "skel-damaged",
+        ),
+        (("libQnnHtpV79Skel.so: file too short", "qnn_open failed, 0x80000406"), "skel-damaged"),
+        (
+            ("<E> Unsupported SOC model provided: 97", "Failed to create device, error=14001"),
+            "soc-unknown-to-qnn",
+        ),
+        (
+            (
+                "libMyOps.so: wrong ELF class: ELFCLASS32",
+                "QnnBackend_registerOpPackage failed 4001",
+            ),
+            "elf-class",
+        ),
+        (("QnnBackend_registerOpPackage failed 4001",), "op-package-not-registered"),
+        (
+            ("Could not open op package path: C:\\a.dll", "registerOpPackage returned 4001"),
+            "onnx-op-package",
+        ),
+    ],
+)
+def test_what_follows_from_a_refusal_is_no_second_cause(lines: tuple[str, ...], cause: str) -> None:
+    assert names(say(*lines).causes) == [cause]
+
+
 def test_consequences_of_a_cause_are_marked_before_and_after_it() -> None:
     for lines in ((STUB, DEVICE, INIT), (INIT, DEVICE, STUB)):
         explanation = say("fine", *lines)
