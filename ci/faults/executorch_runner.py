@@ -16,9 +16,8 @@ from ci.executorch.lower import compiler_spec
 from ci.executorch.patches import PATCHES_OF_SEARCH, apply_patches, warm_up
 from ci.executorch.quantize import make_quantizer, quantize_method
 from ci.executorch.toolchain import find_qnn_version
-from ci.faults.graph import parse_graph
 from ci.faults.results import LEFT, Edit, Item, Result, Runs, judge_graphs
-from ci.faults.torch_graphs import UNKNOWN, Bundle, Module, draw_together, find_part
+from ci.faults.torch_graphs import UNKNOWN, bundle_items, find_part
 from ci.graphs.torch_program import read_torch
 from ci.models.eager import run_eager
 from ci.models.lowering_options import NO_CHOICES
@@ -51,13 +50,8 @@ def run_modules(
     from ci.onnx.fallback import QNN, stage
 
     fix_numerics()
-    graphs = [parse_graph(item.text) for item in items]
-    seeds = [item.seed for item in items]
-    module: Any = Bundle(list(map(Module, graphs, seeds))).eval()
-    samples = draw_together(graphs, seeds)
+    graphs, module, samples = bundle_items(items, edit)
     sets = tuple(tuple(map(torch.from_numpy, arrays)) for arrays in samples)
-    if edit and items[0].rewrite:
-        module = edit(items[0].rewrite, module, sets)
     if scheme.quantized:
         # Calibrated on the judged samples, so that no value leaves its range.
         model = Model("graphs", module, sets, sets)

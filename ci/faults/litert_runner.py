@@ -15,10 +15,9 @@ from msgspec import structs
 from ci.analysis.noise import predict_noise
 from ci.analysis.steps import describe_steps
 from ci.cases.engine import Fallback, require_export
-from ci.faults.graph import parse_graph
 from ci.faults.match import match_faults
 from ci.faults.results import LEFT, Edit, Item, Result, Runs, judge_graphs
-from ci.faults.torch_graphs import Bundle, Module, draw_together
+from ci.faults.torch_graphs import bundle_items
 from ci.graphs.channels_first import put_channels_first
 from ci.graphs.litert_file import Entry, list_entries, list_numbers, name_tensor, read_model
 from ci.graphs.litert_program import LitertProgram
@@ -35,7 +34,7 @@ from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
 from ci.onnx.fallback import QNN, stage
 
-LIMIT_S = 3600.0  # the worker that runs the plugin has a lower one, which also ends the plugin
+PLUGIN_LIMIT_S = 3600.0  # the worker's own limit is lower, and ends the plugin, too
 
 
 def run_converted(
@@ -51,13 +50,8 @@ def run_converted(
     else than the graphs, StageError if it cannot be compiled or run, and the converter's errors.
     Any of the graphs may have caused an error."""
     fix_numerics()
-    graphs = [parse_graph(item.text) for item in items]
-    seeds = [item.seed for item in items]
-    module: Any = Bundle(list(map(Module, graphs, seeds))).eval()
-    samples = draw_together(graphs, seeds)
+    graphs, module, samples = bundle_items(items, edit)
     sets = tuple(tuple(map(torch.from_numpy, arrays)) for arrays in samples)
-    if edit and items[0].rewrite:
-        module = edit(items[0].rewrite, module, sets)
     data = convert_module(module, sets[0])
     model = read_model(data)
     entries = list_entries(model)
@@ -103,7 +97,7 @@ def compile_file(
         soc,
         library_folder=Path(options["backend_path"]).parent,
         log=directory / "plugin.log",
-        timeout_s=LIMIT_S,
+        timeout_s=PLUGIN_LIMIT_S,
     )
     compiled = CompiledModel(target)
     check_order(COMPILED, compiled.model, model)

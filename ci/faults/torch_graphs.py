@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ci.faults.graph import FIX, INFIX, Graph, Node, Shape
+from ci.faults.graph import FIX, INFIX, Graph, Node, Shape, parse_graph
+from ci.faults.results import Edit, Item
 from provisioning.errors import UsageError
 
 SETS, WINDOW = 2, 8
@@ -111,6 +112,21 @@ class Bundle(nn.Module):  # type: ignore[misc, unused-ignore]
             outputs += part(*inputs[:count])
             inputs = inputs[count:]
         return tuple(outputs)
+
+
+def bundle_items(
+    items: Sequence[Item], edit: Edit | None
+) -> tuple[list[Graph], Any, list[tuple[Any, ...]]]:
+    """Return the graphs of ``items``, the module that computes all of them, and SETS samples, each
+    with the arrays for the inputs of all graphs. ``edit`` applies the rewrite of a single item."""
+    graphs = [parse_graph(item.text) for item in items]
+    seeds = [item.seed for item in items]
+    module: Any = Bundle(list(map(Module, graphs, seeds))).eval()
+    samples = draw_together(graphs, seeds)
+    if edit and items[0].rewrite:
+        sets = tuple(tuple(map(torch.from_numpy, arrays)) for arrays in samples)
+        module = edit(items[0].rewrite, module, sets)
+    return graphs, module, samples
 
 
 def find_part(node: Any) -> int:

@@ -339,12 +339,12 @@ def see_excluded(number: str, unit: AppUnit) -> Iterator[Seen]:
         if part := HTP_PART.fullmatch(name):
             by_version.setdefault(int(part[1]), []).append(name)
     requested = {find_any_soc(name).hexagon for name in unit.socs}
-    kept = {soc.hexagon for soc in read_all_socs().values()} - by_version.keys() - {0}
+    packaged_versions = {soc.hexagon for soc in read_all_socs().values()} - by_version.keys() - {0}
     if unit.excluded and not _list_packages(unit):
         # Without a package, the app has no others than those in the sources.
         parts = [HTP_PART.fullmatch(file.name) for file in unit.qnn_libraries]
-        kept = {int(part[1]) for part in parts if part} - by_version.keys()
-    needed = requested or (set() if kept else by_version.keys())
+        packaged_versions = {int(part[1]) for part in parts if part} - by_version.keys()
+    needed = requested or (set() if packaged_versions else by_version.keys())
     names = [
         name
         for name in patterns

@@ -250,8 +250,8 @@ def _exclude(unit: AppUnit, gradle: Gradle) -> AppUnit:
     excluded = [
         file for file in unit.libraries if gradle.find_exclude(f"lib/{file.abi}/{file.name}")
     ]
-    kept = [file for file in unit.libraries if file not in excluded]
-    return replace(unit, libraries=tuple(kept), excluded=(*unit.excluded, *excluded))
+    packaged = [file for file in unit.libraries if file not in excluded]
+    return replace(unit, libraries=tuple(packaged), excluded=(*unit.excluded, *excluded))
 
 
 def _add_module(unit: AppUnit, module: AppUnit, gradle: Gradle) -> AppUnit:

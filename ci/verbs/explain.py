@@ -97,8 +97,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def replace_runtime(word: str, qnn_runtime: str, progress: Progress) -> str:
-    """Return where QNN's libraries are, of the values of --runtime, the old name, and of
-    --qnn-runtime. Raises UsageError if both are given, or if --runtime names a model's runtime."""
+    """Return where QNN's libraries are: the value of --qnn-runtime, or of its old name --runtime.
+    Raises UsageError for both options together, and for a --runtime that is a model's runtime."""
     if not word:
         return qnn_runtime
     if word in TITLES:

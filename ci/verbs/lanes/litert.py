@@ -182,8 +182,8 @@ def check_socs(specs: Sequence[CaseSpec], names: Mapping[str, str], progress: Pr
     models need float16. If only some are, the reason is shown, and these cases fail later. Also
     show for which SoCs QNN knows no HTP."""
     cure = "quantize it to int8 or int16 before, or "
-    found = (find_refusal(spec.soc, spec.scheme, names[spec.model], cure) for spec in specs)
-    refusals = [*filter(None, found)]
+    answers = (find_refusal(spec.soc, spec.scheme, names[spec.model], cure) for spec in specs)
+    refusals = [refusal for refusal in answers if refusal]
     if refusals and len(refusals) == len(specs):
         raise refusals[0]
     for refusal in refusals:
