@@ -30,14 +30,14 @@ def make_document(report: ParityReport, *, notes: bool = False) -> Document:
     """Return a card for each finding, with its lines on both sides and a fix, and one with
     everything that could not be evaluated. The result is the counts."""
     findings = report.findings if notes else report.failing
-    cards = [_make_card(finding, is_note=finding in report.notes) for finding in findings]
+    cards = [_make_card(finding) for finding in findings]
     if unread := report.not_evaluated:
         lines = tuple((row.side, f"{row.place}: {row.reason}") for row in unread)
         cards.append(Card("not evaluated", count(len(unread), "place"), lines))
     return Document("Parity", describe_counts(report, notes=notes), tuple(cards))
 
 
-def _make_card(finding: Finding, *, is_note: bool) -> Card:
+def _make_card(finding: Finding) -> Card:
     configuration = f" [{finding.configuration.value}]" if finding.configuration else ""
     sides = (
         ("buck", finding.buck_place, finding.buck_target),
@@ -48,7 +48,7 @@ def _make_card(finding: Finding, *, is_note: bool) -> Card:
         lines.append(("fix", finding.fix))
     title = one_line(f"{finding.path}{configuration}: {finding.message}")
     label = finding.kind.value
-    if is_note:  # listed among the findings that fail the gate
+    if finding.is_note:  # listed among the findings that fail the gate
         label = f"note: {label}"
     return Card(label, title, tuple(lines))
 

@@ -20,7 +20,7 @@ import msgspec
 from ci.parity.buck.reader import is_build_file
 from ci.parity.cmake.reader import is_list_file
 from ci.parity.compare.comparison import apply_allowances, compare_tree, in_scope, is_about
-from ci.parity.compare.findings import Finding, Kind, Level, ParityReport, order_findings
+from ci.parity.compare.findings import Finding, Kind, ParityReport, order_findings
 from ci.parity.facts import (
     Configuration,
     NotEvaluated,
@@ -167,7 +167,7 @@ def compare_trees(
         base=request.base or "",
         findings=tuple(order_findings(findings)),
         old=len(old_findings),
-        old_notes=sum(finding.level is Level.NOTE for finding in old_findings),
+        old_notes=sum(finding.is_note for finding in old_findings),
         allowed=allowed,
         not_evaluated=tuple(not_evaluated),
         counts=compared.counts,

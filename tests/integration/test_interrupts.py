@@ -57,8 +57,10 @@ def test_an_interrupted_signer_leaves_nothing(first: signal.Signals, tmp_path: P
         (tmp_path / "out" / name).touch()
     signer = f"{sys.executable} {tmp_path}/signer.py {tmp_path} {{input}} {{output}}"
     words = ["sign", str(LIBRARY), "--signer", signer, "--out", str(tmp_path / "out"), "--force"]
-    # A shell starts what runs in the background with SIGINT ignored, and so would this process.
+    # A shell starts what runs in the background with SIGINT ignored, nohup with SIGHUP, and so
+    # would this process.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     argv = [sys.executable, "-m", "ci", *words]
     process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE)
     group = int(wait_for_text(tmp_path / "started"))

