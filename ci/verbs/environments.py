@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path, PurePath
 
+from ci.models.suite import LITERT_SUITE, SUITE
 from ci.verbs.options import (
     CORE,
     EVERYTHING,
@@ -102,18 +103,24 @@ def choose_runtimes(arguments: Sequence[str]) -> dict[str, str]:
     groups = {}
     for name, group in OF_RUNTIMES.items():
         taken = [path for path, runtimes in models if takes(name, path, runtimes)]
-        has_modules = any(PurePath(path).suffix not in {".onnx", ".tflite"} for path in taken)
+        written_files = LITERT_SUITE if name == "litert" else {}
+        is_file = [PurePath(path).suffix in OF_FILES or path in written_files for path in taken]
         if taken and (not requested or name in requested):
-            groups[name] = group if has_modules else of_files[name]
+            groups[name] = of_files[name] if all(is_file) else group
     return groups
 
 
 def takes(runtime: str, path: str, runtimes: Sequence[str]) -> bool:
-    """Return whether a runtime can take a model: a file of its format, or a PyTorch model. It
-    must be one of the ``runtimes`` that the model's entry in a policy lists, if it lists any."""
+    """Return whether a runtime can take a model: a file of its format, a PyTorch model, or one of
+    its suite. It must be one of the ``runtimes`` that the model's entry in a policy lists, if it
+    lists any."""
     suffix = PurePath(path).suffix
     of_file = {".onnx": "onnxruntime", ".tflite": "litert"}.get(suffix, runtime)
-    return of_file == runtime and (not runtimes or runtime in runtimes)
+    if path in SUITE:  # LITERT_SUITE has a transformer, too, but that is another model
+        is_of_suite = runtime != "litert"
+    else:
+        is_of_suite = path not in LITERT_SUITE or runtime == "litert"
+    return of_file == runtime and is_of_suite and (not runtimes or runtime in runtimes)
 
 
 def choose_localise(arguments: Sequence[str]) -> str:

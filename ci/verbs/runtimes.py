@@ -28,7 +28,7 @@ from ci.verbs.options import add_options
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import install_command, shown_path
 from provisioning.console.command import MANY, Outcome, user_path
-from provisioning.console.process import run_process
+from provisioning.console.process import Completed, run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import write_whole
@@ -38,6 +38,7 @@ SESSION = "test"
 COMPARISON, REPORT_FILE = "runtimes.json", "report.json"
 LOG = "run.log"
 ERROR_LINES = 6  # of a runtime that was not run
+JUDGED = frozenset({ExitCode.OK, ExitCode.FAILED})  # what a verb that judged exits with
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,13 @@ class Model:
 @dataclass(frozen=True)
 class RuntimeVerb:
     """The verb of a runtime: its lane's schemes, the module that its packages have, and the extra
-    that installs them."""
+    that installs them, ``file_extra`` if all of its models are files."""
 
     verb: str
     lane: SchemeSet
     module: str
     extra: str
+    file_extra: str = ""
 
     def takes(self, model: Model) -> bool:
         """Return whether the runtime can take a model: a file that its lane compiles, or a
@@ -83,10 +85,18 @@ class RuntimeVerb:
         return [*dict.fromkeys(scheme.value for scheme in schemes if scheme)]
 
 
+    def find_extra(self, models: Sequence[Model]) -> str:
+        """Return the extra that installs what the runtime needs for those of the models that it
+        takes."""
+        paths = [model.path for model in models if self.takes(model)]
+        is_files = all(path.endswith(MODEL_FILES) for path in paths)
+        return (is_files and self.file_extra) or self.extra
+
+
 RUNTIMES = {
     "executorch": RuntimeVerb("test-emulator", EXECUTORCH, "executorch", "lowering"),
-    "onnxruntime": RuntimeVerb("test-onnx", ONNX, "onnxruntime", "onnx-torch"),
-    "litert": RuntimeVerb("test-litert", LITERT, "ai_edge_litert", "litert-torch"),
+    "onnxruntime": RuntimeVerb("test-onnx", ONNX, "onnxruntime", "onnx-torch", "onnx"),
+    "litert": RuntimeVerb("test-litert", LITERT, "ai_edge_litert", "litert-torch", "litert"),
 }
 
 
@@ -116,11 +126,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     places: dict[str, str] = {}
     not_run: dict[str, str] = {}
     unknown_socs: dict[str, tuple[str, ...]] = {}
-    codes: list[int] = []
+    codes: list[ExitCode] = []
     for name, runtime in chosen.items():
         python = pythons.get(name, "")
         if not python and importlib.util.find_spec(runtime.module) is None:
-            not_run[name] = f"{runtime.module} is not installed: {install_command(runtime.extra)}"
+            command = install_command(runtime.find_extra(models))
+            not_run[name] = f"{runtime.module} is not installed: {command}"
             codes.append(ExitCode.ENVIRONMENT)
             continue
         if args.scheme and not runtime.find_schemes(args.scheme):
@@ -137,14 +148,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         place = folder / name / runtime.verb.replace("-", "_")
         progress.step(f"{TITLES[name]}: {runtime.verb}")
         words = list_words(runtime, models, args.scheme, further)
-        code, output = run_runtime(python or sys.executable, words, place, progress)
-        if code in {ExitCode.OK, ExitCode.FAILED} and (place / REPORT_FILE).is_file():
+        ended = run_runtime(python or sys.executable, words, place, progress)
+        if has_judged(ended, place):
             reports[name] = read_report(place)
             places[name] = place.relative_to(folder).as_posix()
+            codes.append(ExitCode(ended.returncode))
         else:
-            lines = output.strip().splitlines()[-ERROR_LINES:]
-            not_run[name] = "; ".join(line.strip() for line in lines) or f"exit code {code}"
-        codes.append(code)
+            not_run[name] = explain_end(ended)
+            codes.append(choose_code(ended.returncode))
     comparison = make_report(reports, places, not_run, unknown_socs)
     document = make_document(comparison)
     write_whole(folder / COMPARISON, msgspec.json.encode(comparison))
@@ -154,11 +165,35 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
 
 
-def find_code(comparison: RuntimesReport, codes: Sequence[int]) -> ExitCode:
+def find_code(comparison: RuntimesReport, codes: Sequence[ExitCode]) -> ExitCode:
     """Return FAILED if a case failed, else the first code of a runtime that is not OK."""
     if any(row.status is Status.FAILED for row in comparison.rows):
         return ExitCode.FAILED
-    return ExitCode(next((code for code in codes if code), ExitCode.OK))
+    return next((code for code in codes if code), ExitCode.OK)
+
+
+def has_judged(ended: Completed, place: Path) -> bool:
+    """Return whether a runtime's verb judged its cases, and wrote its report to ``place``."""
+    return ended.returncode in JUDGED and (place / REPORT_FILE).is_file()
+
+
+def choose_code(code: int) -> ExitCode:
+    """Return the exit code for a runtime's process that wrote no report, which exited with
+    ``code``. A Python that cannot run this project, because it lacks a package, exits with 1 or 0,
+    as if the verb had judged. A signal is a negative code."""
+    if code in JUDGED:
+        return ExitCode.ENVIRONMENT
+    return ExitCode(code) if code in {*ExitCode} else ExitCode.TOOL
+
+
+def explain_end(ended: Completed) -> str:
+    """Return why a runtime has no report: the last lines of its output, and how its process ended,
+    unless these lines are an error of its verb."""
+    lines = [line.strip() for line in ended.output.strip().splitlines()[-ERROR_LINES:]]
+    is_error = ended.returncode in {*ExitCode} - JUDGED
+    if not lines or not is_error:
+        lines.append(f"{Path(ended.argv[0]).name} {ended.describe()}, and wrote no report")
+    return "; ".join(lines)
 
 
 def list_chosen(words: Sequence[str], policy: Path | None) -> list[Model]:
@@ -253,19 +288,19 @@ def list_words(
 
 def run_runtime(
     python: str, words: Sequence[str], place: Path, progress: Progress
-) -> tuple[int, str]:
-    """Run a runtime's verb, which writes its report to ``place``, show its progress, and return its
-    exit code and what it printed."""
+) -> Completed:
+    """Run a runtime's verb, which writes its report to ``place``, and show its progress. The report
+    of an earlier run is removed first: it would be compared if this run wrote none."""
     place.parent.mkdir(parents=True, exist_ok=True)
+    (place / REPORT_FILE).unlink(missing_ok=True)
     argv = [python, "-m", "ci", *words, "--reports", str(place.parent)]
-    ended = run_process(
+    return run_process(
         argv,
         env=make_variables(os.environ),
         log=place.parent / LOG,
         on_line=progress.step,
         check=False,
     )
-    return ended.returncode, ended.output
 
 
 def make_variables(variables: Mapping[str, str]) -> dict[str, str]:

@@ -130,6 +130,77 @@ def test_a_runtime_that_fails_does_not_keep_the_others_from_being_compared(
 
 
 @pytest.mark.parametrize(
+    ("ending", "reason", "ended"),
+    [
+        ("exit 0", "litert exited with 0, and wrote no report", ExitCode.ENVIRONMENT),
+        (
+            "echo no module; exit 1",
+            "no module; litert exited with 1, and wrote no report",
+            ExitCode.ENVIRONMENT,
+        ),
+        (
+            "echo compile; kill -9 $$",
+            "compile; litert was killed by SIGKILL, and wrote no report",
+            ExitCode.TOOL,
+        ),
+        ("exit 99", "litert exited with 99, and wrote no report", ExitCode.TOOL),
+    ],
+)
+def test_a_python_that_writes_no_report_is_no_verdict_and_hides_no_earlier_one(
+    place: Path, capsys: pytest.CaptureFixture[str], ending: str, reason: str, ended: ExitCode
+) -> None:
+    good, litert = (add_python(place, name, "fp16") for name in ("executorch", "litert"))
+    words = ["--model", "net.py:net", "--runtime", "executorch", "--runtime", "litert"]
+    _, data = run(capsys, *words, good, litert)
+    assert len(data["rows"]) == 2  # type: ignore[arg-type]
+    (place / "litert").write_text(f"#!/bin/sh\n{ending}\n")
+    code, data = run(capsys, *words, good, litert)
+    assert (code, data["not_run"]) == (ended, {"litert": reason})
+    assert len(data["rows"]) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "groups"),
+    [
+        ("mlp", {"executorch": "lowering", "onnxruntime": "onnx-torch"}),
+        ("transformer", {"executorch": "lowering", "onnxruntime": "onnx-torch"}),
+        ("dense", {"litert": "litert"}),
+        ("a.onnx", {"onnxruntime": "onnx"}),
+        (
+            "net.py:net",
+            {"executorch": "lowering", "onnxruntime": "onnx-torch", "litert": "litert-torch"},
+        ),
+    ],
+)
+def test_the_environments_that_nox_makes_are_those_of_the_runtimes_that_judge(
+    place: Path, capsys: pytest.CaptureFixture[str], model: str, groups: dict[str, str]
+) -> None:
+    assert choose_runtimes(["--model", model]) == groups
+    pythons = [add_python(place, runtime, "fp16") for runtime in groups]
+    code, data = run(capsys, "--model", model, *pythons)
+    assert (code, [*data["reports"]]) == (ExitCode.OK, [*groups])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("model", "extra"),
+    [("a.onnx", "onnx]"), ("b.tflite", "litert]"), ("net.py:net", "onnx-torch]")],
+)
+def test_a_runtime_without_packages_names_the_line_that_installs_what_the_models_need(
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    extra: str,
+) -> None:
+    del place
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, data = run(capsys, "--model", model)
+    assert code == ExitCode.ENVIRONMENT
+    reasons = " ".join(data["not_run"].values())  # type: ignore[attr-defined]
+    assert extra in reasons
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ([], "there is no model to judge"),
