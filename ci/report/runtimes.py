@@ -307,11 +307,17 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
     another runtime passed."""
     operators: dict[str, set[str]] = {}
     for row in group.rows:
-        operators.setdefault(row.runtime, set()).update(row.cpu_operators)
+        if row.cpu_nodes is not None:  # else it was not compiled, and left nothing anywhere
+            operators.setdefault(row.runtime, set()).update(row.cpu_operators)
     everywhere = set.intersection(*operators.values()) if operators else set()
-    for runtime, names in operators.items():
-        if own_names := sorted(names - everywhere):
-            yield "on the CPU", f"{TITLES[runtime]} alone leaves {', '.join(own_names)} there"
+    left_names = {runtime: sorted(names - everywhere) for runtime, names in operators.items()}
+    left_names = {runtime: names for runtime, names in left_names.items() if names}
+    # Each runtime has its own name of an operator, such as aten.topk.default and TopK. So two of
+    # them may leave the same one there.
+    word = "alone leaves" if len(left_names) == 1 else "leaves"
+    if len(operators) > 1:
+        for runtime, names in left_names.items():
+            yield "on the CPU", f"{TITLES[runtime]} {word} {', '.join(names)} there"
     passed = {row.runtime for row in group.green}
     red: dict[str, list[RuntimeRow]] = {}  # by headline
     for row in group.rows:

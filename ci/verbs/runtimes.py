@@ -84,7 +84,6 @@ class RuntimeVerb:
         schemes = (self.lane.find_counterpart(Scheme(name)) for name in names)
         return [*dict.fromkeys(scheme.value for scheme in schemes if scheme)]
 
-
     def find_extra(self, models: Sequence[Model]) -> str:
         """Return the extra that installs what the runtime needs for those of the models that it
         takes."""
@@ -286,9 +285,7 @@ def list_words(
     return [*words, *further, "--estimate"]
 
 
-def run_runtime(
-    python: str, words: Sequence[str], place: Path, progress: Progress
-) -> Completed:
+def run_runtime(python: str, words: Sequence[str], place: Path, progress: Progress) -> Completed:
     """Run a runtime's verb, which writes its report to ``place``, and show its progress. The report
     of an earlier run is removed first: it would be compared if this run wrote none."""
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -269,6 +269,21 @@ def test_what_only_one_runtime_does_is_listed_and_what_was_not_run_says_why() ->
     assert places
 
 
+def test_operators_on_the_cpu_are_not_those_of_one_runtime_alone_if_another_leaves_some_too() -> (
+    None
+):
+    top = make_case("fp16", on_cpu=("aten.topk.default",))
+    report = compare(executorch=[top], onnxruntime=[make_case("fp16", on_cpu=("TopK",))])
+    text = " ".join(render_text(make_document(report), 160).split())
+    assert "ExecuTorch leaves aten.topk.default there" in text
+    assert "ONNX Runtime leaves TopK there" in text
+    program = ProgramFacts(fallback_nodes=None)
+    not_compiled = structs.replace(make_case("fp16", status=RED), program=program)
+    report = compare(executorch=[top], litert=[not_compiled])
+    text = " ".join(render_text(make_document(report), 160).split())
+    assert "leaves" not in text
+
+
 def test_the_picture_has_a_point_per_row_with_a_time_and_a_ring_on_the_fastest_green_one() -> None:
     rows = [make_case("fp16", SLOW), make_case("8a8w", FAST, status=RED), make_case("16a8w")]
     document = make_document(compare(executorch=rows))
