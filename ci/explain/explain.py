@@ -45,6 +45,7 @@ _CASE_ROW = re.compile(
 MOST_UNKNOWN = 1000  # about this many error lines that match no rule are counted
 SHOWN_UNKNOWN = 20
 MOST_OPERATORS = 50  # are kept per rule
+REASON_LINES = 8  # of QNN for one operator that it refuses, with the empty lines between them
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _NO_DIGITS = dict.fromkeys(DIGITS)
 _ANY = (Literal(b"", b"", b""),)  # for rules that look at each line
@@ -593,11 +594,12 @@ def guess_hints(
         is_general = any(symptom.area in _GENERAL for symptom in symptoms)
         return {hint.id for hint in hints} if is_general else set()
     # An error that no rule knows shows, as a symptom does, that the run failed. It says less than
-    # what QNN refused before.
+    # what QNN refused before, or right after: QNN prints the reason above the refusal.
     lines = [scan.matches[rule.id].line for rule in components]
     failed_at = max([*lines, _find_raised(scan)])
     refused = [hint for hint in hints if hint.area in _REFUSING]
-    return {hint.id for hint in refused if scan.matches[hint.id].line < failed_at}
+    last_line = failed_at + REASON_LINES if failed_at else 0
+    return {hint.id for hint in refused if scan.matches[hint.id].line < last_line}
 
 
 def _find_raised(scan: _Scan) -> int:
