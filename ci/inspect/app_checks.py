@@ -165,9 +165,9 @@ def _is_for_soc(answer: Answer) -> bool:
 
 
 def is_unread(findings: Iterable[Finding]) -> bool:
-    """Return whether it is not known if the app can run its models: its libraries were not read, or
-    no known dependency brings QNN's."""
-    return any(finding.id in {"QNN885", "QNN893"} for finding in findings)
+    """Return whether it is not known if the app can run its models: its libraries were not read, no
+    known dependency brings QNN's, or the build file computes what is left out."""
+    return any(finding.id in {"QNN885", "QNN893", "QNN897"} for finding in findings)
 
 
 def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
@@ -309,20 +309,32 @@ def _list_excluded(unit: AppUnit) -> dict[str, str]:
     pattern. Skels that are in the assets are not missing."""
     if not unit.gradle:
         return {}
-    names = {file.name for file in unit.excluded if file.abi == QNN_ABI}
+    packaged_names = {file.name for file in unit.excluded if file.abi == QNN_ABI}
+    patterns = {
+        name: unit.gradle.find_exclude(f"lib/{QNN_ABI}/{name}")
+        for name in _list_for_npu(unit, packaged_names, unit.gradle.excludes)
+    }
+    return {name: pattern for name, pattern in patterns.items() if pattern}
+
+
+def _list_for_npu(
+    unit: AppUnit, packaged_names: Collection[str], patterns: Collection[str]
+) -> list[str]:
+    """Return the libraries for the NPU that an app may have: those of ``packaged_names``, and QNN's
+    if a package brings them or a pattern names one."""
+    names = set(packaged_names)
     brings_qnn = any(dependency.package.brings_qnn for dependency in _list_dependencies(unit))
     # A pattern that names QNN is for libraries that something brings.
-    if brings_qnn or any("qnn" in pattern.lower() for pattern in unit.gradle.excludes):
+    if brings_qnn or any("qnn" in pattern.lower() for pattern in patterns):
         names.update(OF_ANY_DEVICE)
         for version in {soc.hexagon for soc in read_all_socs().values() if soc.hexagon}:
             names.update(_name_parts(version))
     names -= {asset.name for asset in unit.assets}
-    patterns = {
-        name: unit.gradle.find_exclude(f"lib/{QNN_ABI}/{name}")
-        for name in sorted(names)
+    return sorted(
+        name
+        for name in names
         if name in OF_ANY_DEVICE or HTP_PART.fullmatch(name) or RUNTIME.fullmatch(name)
-    }
-    return {name: pattern for name, pattern in patterns.items() if pattern}
+    )
 
 
 def _name_parts(hexagon: int) -> tuple[str, str]:
@@ -362,6 +374,26 @@ def see_excluded(number: str, unit: AppUnit) -> Iterator[Seen]:
 
 for excluded in ("QNN894", "QNN896"):
     APPS.check(excluded)(partial(see_excluded, excluded))
+
+
+@APPS.check("QNN897")
+def see_computed_excludes(unit: AppUnit) -> Iterator[Seen]:
+    """Report libraries for the NPU that the build file leaves out of the app only in some builds,
+    or by a pattern that it computes."""
+    gradle = unit.gradle
+    if not gradle or not gradle.is_app or not gradle.maybe_excludes:
+        return
+    packaged_names = {file.name for file in unit.libraries if file.abi == QNN_ABI}
+    hexagons = {find_any_soc(name).hexagon for name in unit.socs}
+    names = []
+    for name in _list_for_npu(unit, packaged_names, gradle.maybe_excludes):
+        part = HTP_PART.fullmatch(name)
+        is_needed = not part or not hexagons or int(part[1]) in hexagons
+        if is_needed and gradle.may_exclude(f"lib/{QNN_ABI}/{name}"):
+            names.append(name)
+    if names:
+        where = f"{unit.name}: {gradle.file}"
+        yield seen(names[0], where, others=_count_others(names), file=gradle.file)
 
 
 @APPS.check("QNN879")
@@ -614,9 +646,11 @@ def see_group_without_partner(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check("QNN883")
 def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:
-    """Report a build file that computes useLegacyPackaging, in a module with skels."""
+    """Report a build file that computes useLegacyPackaging, in a module with skels or with a
+    package that brings them."""
     skels = [file for file in unit.tree.files if file.qnn_name.is_htp_skel]
-    if unit.gradle and unit.gradle.is_computed and skels:
+    bringing = [package for package in _list_dependencies(unit) if package.package.brings_qnn]
+    if unit.gradle and unit.gradle.is_computed and (skels or bringing):
         yield seen(unit.gradle.file, f"{unit.name}: {unit.gradle.file}")
 
 

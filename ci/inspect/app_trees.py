@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +22,14 @@ from ci.inspect.apps import (
     read_manifest,
 )
 from ci.inspect.gradle import (
+    MAX_BYTES,
+    OF_PLUGINS,
     Gradle,
+    add_conventions,
+    applies_own_plugin,
     join_modules,
     list_modules,
+    parse_gradle,
     read_build,
     read_catalog,
     read_variables,
@@ -32,7 +37,7 @@ from ci.inspect.gradle import (
 from ci.inspect.packs import is_pack, read_build_text, read_groups
 from provisioning.console.caller import shown_path
 from provisioning.doctor.survey.tree import BUILD_FILES, MAGIC, read_file, survey_tree
-from provisioning.documents import open_regular
+from provisioning.documents import open_regular, read_text
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
 from provisioning.errors import UsageError
 from provisioning.quoting import show_command
@@ -43,6 +48,9 @@ LINUX_LIBC = "libc.so.6"
 SOURCE_FILES = tuple(
     f"{name}.gradle{suffix}" for name in ("build", "settings") for suffix in ("", ".kts")
 )
+OTHER_BUILDS = ("MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel", "CMakeLists.txt", "Android.bp")
+PLUGIN_SOURCES = (".kt", ".kts", ".gradle", ".groovy", ".java")
+MAX_PLUGIN_SOURCES = 200  # files
 NOT_SOURCES = frozenset({"build", "node_modules", "Pods", "third_party", "third-party"})
 
 
@@ -120,10 +128,15 @@ def _read_directory(
     elif any(_is_for_android(path) for path in sorted(root.glob("lib*.so"))):
         yield _read_files(root, places)
     else:
+        why = (
+            "it has no directory named after an ABI such as arm64-v8a, "
+            f"no {MANIFEST}, no APK and no library for Android"
+        )
+        if other_build := next((name for name in OTHER_BUILDS if (root / name).is_file()), ""):
+            why = f"of sources, only those with Gradle's build files are read, not {other_build}"
         raise UsageError(
             f"{root} contains no Android app",
-            why="it has no directory named after an ABI such as arm64-v8a, "
-            f"no {MANIFEST}, no APK and no library for Android",
+            why=why,
             fix="build the APK and pass it; for libraries laid out as on a device, use "
             f"{show_command('doctor', 'staged', '--root', f'staging={shown_path(root)}')}",
         )
@@ -167,8 +180,6 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
     """Yield each module that builds an app or has libraries in jniLibs, with the files of its
     source set main. An app also gets the files of the modules that it depends on, which are not
     yielded for themselves, and the models of the project's AI packs and asset packs."""
-    catalog = read_catalog(root.parent) | read_catalog(root)
-    variables = {**read_variables(root.parent), **read_variables(root)}
     places = list(places)
     texts = {
         module: read_build_text(module, BUILD_FILES) for module in places if not module.is_symlink()
@@ -179,12 +190,8 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
         if is_pack(text)
         for asset in _read_plain(root, module / "src" / "main" / "jniLibs").assets
     ]
-    builds: dict[str, Gradle] = {}  # by the path that Gradle gives a module, such as :app
-    folders: dict[str, Path] = {}
-    for module in texts:
-        if build := read_build(module, catalog, variables):
-            builds[_name_module(root, module)] = build
-            folders[_name_module(root, module)] = module
+    builds = _read_builds(root, texts)
+    folders = {_name_module(root, module): module for module in texts}
     in_apps = {
         name for path in builds if builds[path].is_app for name in list_modules(path, builds)[1:]
     }
@@ -224,6 +231,36 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
             "libraries in src/main/jniLibs",
             fix="build the APK or the AAR and pass it; for libraries alone, pass their directory",
         )
+
+
+def _read_builds(root: Path, texts: Mapping[Path, str]) -> dict[str, Gradle]:
+    """Return the build files of modules by the paths that Gradle gives the modules, such as
+    ``:app``."""
+    catalog = read_catalog(root.parent) | read_catalog(root)
+    variables = {**read_variables(root.parent), **read_variables(root)}
+    conventions = _read_conventions(root, texts)
+    builds = {}
+    for module, text in texts.items():
+        if build := read_build(module, catalog, variables):
+            if conventions and applies_own_plugin(text):
+                build = add_conventions(build, conventions)
+            builds[_name_module(root, module)] = build
+    return builds
+
+
+def _read_conventions(root: Path, texts: Mapping[Path, str]) -> Gradle | None:
+    """Return what the sources of the project's Gradle plugins state, in buildSrc and in builds such
+    as build-logic; None if it has no such sources."""
+    folders = [module for module, text in texts.items() if OF_PLUGINS.search(text)]
+    sources = []
+    for folder in (*folders, root / "buildSrc"):
+        for suffix in PLUGIN_SOURCES:
+            sources += sorted(folder.glob(f"src/main/*/**/*{suffix}"))
+    plugin_texts = []
+    for path in sources[:MAX_PLUGIN_SOURCES]:
+        with suppress(OSError, ValueError):
+            plugin_texts.append(read_text(path, "replace", MAX_BYTES))
+    return parse_gradle("", "\n".join(plugin_texts), {}) if plugin_texts else None
 
 
 def _list_jni_folders(module: Path, gradle: Gradle) -> Iterator[Path]:

@@ -284,7 +284,7 @@ def _judge_vtcm(contexts: Contexts, soc: str) -> Judged:
         return Verdict.SKIPPED, f"QNN knows no HTP of {soc}"
     if not needed:
         return Verdict.UNKNOWN, "the program does not state how much VTCM it needs"
-    why = f"the program needs {needed} MB of VTCM, and {soc} has {has} MB"
+    why = f"the program needs {needed} MiB of VTCM, and {soc} has {has} MiB"
     return Verdict.YES if needed <= has else Verdict.NO, why
 
 

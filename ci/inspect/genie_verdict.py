@@ -17,6 +17,7 @@ from provisioning.doctor.examine import Verdict
 from provisioning.doctor.registry import Finding
 from provisioning.doctor.verdict_text import WIDTH, render_verdict
 from provisioning.errors import ExitCode
+from provisioning.sizes import show_size
 
 SCHEMA_VERSION = 1
 
@@ -39,8 +40,8 @@ def describe(folder: GenieFolder) -> Iterator[str]:
     total = sum(binary.size_bytes for binary in folder.binaries)
     caches = measure_caches(folder)
     yield (
-        f"  memory: at least {(total + caches) / 1e6:,.1f} MB, of which caches"
-        f" {caches / 1e6:,.1f} MB; how much a phone gives a process is not known here"
+        f"  memory: at least {show_size(total + caches)}, of which caches"
+        f" {show_size(caches)}; how much a phone gives a process is not known here"
     )
     if folder.tokenizer:
         yield f"  tokenizer: ids up to {folder.tokenizer.vocabulary - 1}"
@@ -52,7 +53,7 @@ def describe(folder: GenieFolder) -> Iterator[str]:
 
 def describe_binary(binary: BinaryFile) -> Iterator[str]:
     """Yield what a context binary is: size, compiler, SoC, and graphs."""
-    yield f"{binary.size_bytes / 1e6:,.1f} MB"
+    yield show_size(binary.size_bytes)
     for context in binary.contexts:
         yield f"QNN {context.qnn or 'unknown'}"
         yield f"{context.soc or 'no SoC'} V{context.hexagon}" if context.hexagon else context.soc

@@ -45,11 +45,43 @@ ABIS = re.compile(rf"\babiFilters?{STRINGS}")
 # Of what is not packaged: packaging { jniLibs { excludes += "**/a.so" } }, with any spelling of
 # Gradle's, and of before 2021, when one set was for native libraries and resources. Resources and
 # .dex files have other sets.
-OTHER_SETS = re.compile(r"\b(?:resources|dex)\s*\{[^{}]*\}")
-NATIVE_SETS = re.compile(r"\bpackaging(?:Options)?\s*\{(?:[^{}]|\{[^{}]*\})*|\bjniLibs\s*\{[^{}]*")
+BRACE = re.compile(r"[{}]")
+OTHER_SETS = re.compile(r"\b(?:resources|dex)\s{0,9}\{")
+NATIVE_SETS = re.compile(r"\b(?:packaging(?:Options)?|jniLibs)\s{0,9}\{")
 EXCLUDED = re.compile(rf"\bexcludes?{STRINGS}")
-EXCLUDED_AT_ONCE = re.compile(
-    rf"\b(?:jniLibs|packaging|packagingOptions)\s{{0,9}}\.\s{{0,9}}excludes?{STRINGS}"
+AT_ONCE = re.compile(
+    r"\b(?:jniLibs|packaging|packagingOptions)\s{0,9}\.\s{0,9}"
+    r"(?=excludes?\b(?!\s{0,9}(?:-=|\.\s{0,9}(?:remove|removeAll|clear|get)\b)))"
+)
+# Any use that adds patterns, and what follows a text that is only a part of an expression.
+EXCLUDES = re.compile(
+    r"\bexcludes?\b(?!\s{0,9}(?:-=|\.\s{0,9}(?:remove|removeAll|clear|get)\b))"
+    r"(?=\s{0,9}(?:\+?=|\.\s{0,9}\w|[(\"'\[])|[ \t]+\w)"
+)
+GOES_ON = re.compile(r"[\s)\]]{0,9}[+.]")
+# val unused = listOf("**/a.so"), def unused = ['**/a.so']
+LIST = re.compile(
+    rf"\b(?:val|var|def)\s{{1,9}}(\w{{1,60}})(?:\s{{0,9}}:\s{{0,9}}[\w<>]{{1,60}})?{STRINGS}"
+)
+USE_OF_LIST = re.compile(
+    r"\b(excludes?\b\s{0,9}(?:\+?=|\.\s{0,9}(?:addAll|set)\b)[\s(]{0,9})(\w{1,60})\b"
+)
+# Blocks for another build type than that of a released app, and blocks that apply to some builds.
+NAMED_TYPE = r"\s{0,9}\(\s{0,9}[\"'](?!release[\"'])\w{1,60}[\"']\s{0,9}\)"
+NOT_OF_RELEASE = re.compile(
+    r"\bdebug\s{0,9}\{"
+    r"|\b(?:getByName|named|maybeCreate|create)\s{0,9}\(\s{0,9}[\"']debug[\"']\s{0,9}\)\s{0,9}\{"
+    rf"|\bwithBuildType{NAMED_TYPE}[\s.)\w(]{{0,40}}\{{"
+    r"|\bif\s{0,9}\([^(){}\n]{0,80}\bbuildType\b[^(){}\n]{0,40}==\s{0,9}[\"'](?!release[\"'])\w{1,60}"
+    r"[\"']\s{0,9}\)\s{0,9}\{"
+)
+OF_RELEASE = re.compile(
+    r"\bif\s{0,9}\([^(){}\n]{0,80}\bbuildType\b[^(){}\n]{0,40}==\s{0,9}[\"']release[\"']\s{0,9}\)"
+    r"\s{0,9}(?=\{)"
+)
+OF_SOME_BUILDS = re.compile(
+    r"\b(?:if|when|while|for)\s{0,9}\([^\n]{0,200}\{|\belse\s{0,9}\{|\bproductFlavors\s{0,9}\{"
+    r"|\bwithFlavor\s{0,9}\([^\n{]{0,120}\{|\.(?:forEach|each|configureEach)\s{0,9}\{"
 )
 MAX_GLOB = 300  # characters
 # splits { abi { isEnable = true; reset(); include("x86", "arm64-v8a") } }
@@ -67,6 +99,8 @@ NOT_RELEASED = re.compile(
 # project(":npu"), project(path: ':npu'), projects.npu
 MODULE = re.compile(r"\bproject\s*\(\s*(?:path\s*[:=]\s*)?[\"'](:[\w.:-]+)[\"']")
 MODULE_ACCESSOR = re.compile(r"\bprojects\.([\w.]+)")
+# Modules with parts of an app that are installed on demand.
+DYNAMIC = re.compile(rf"\bdynamicFeatures{STRINGS}")
 COORDINATE = re.compile(r"[\w.-]+:(?P<name>[\w.-]+)(?::.*)?")
 OF_QNN = ("qnn", "executorch", "litert")  # in the names of Maven packages
 # def ort = '1.26.0', val ort = "1.26.0", ext.ort = "1.26.0", extra["ort"] = "1.26.0"
@@ -84,6 +118,13 @@ NO_VARIABLES: Mapping[str, str] = {}
 LEVEL = re.compile(r"\b(min|target)Sdk(?:Version)?[\s=(]+(\d{1,5})\b")
 # `apply false` in a root's build file only sets the version.
 APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*false)", re.IGNORECASE)
+# A build of Gradle plugins, which names the plugins' ids, and the plugins that a module applies.
+OF_PLUGINS = re.compile(r"\bgradlePlugin\s{0,9}\{|\bkotlin-dsl\b|\b(?:java|groovy)-gradle-plugin\b")
+APPLIED = re.compile(
+    r"\b(?:id[\s(]{1,9}|apply[\s(]{1,9}plugin\s{0,9}[:=]\s{0,9})[\"']([\w.-]{1,100})[\"']"
+    r"|\balias\s{0,9}\(\s{0,9}libs\.plugins\.([\w.]{1,100})"
+)
+PUBLIC_PLUGIN = re.compile(r"(?:com[.](?:android|google)|org[.]jetbrains|kotlin|android)\b")
 ACCESSOR = re.compile(r"\blibs\.([\w.]+)")
 COORDINATES = re.compile(r"([\w.-]+):[\w.-]+(?::[\w.@$-]*)?")
 # Groups, and aliases of a version catalog, of packages without a native library that runs models.
@@ -108,7 +149,8 @@ OF_MODULE = re.compile(r"^\$(?:\{projectDir\}|projectDir)/|^[.]/")
 class Gradle:
     """A module's build file. ``legacy`` is the value of useLegacyPackaging, None if it is not set
     or ``is_computed``. ``abis`` are those of abiFilters, and ``symbols`` the patterns of
-    keepDebugSymbols, ``excludes`` those of the native libraries that Gradle leaves out of the app.
+    keepDebugSymbols, ``excludes`` those of the native libraries that Gradle leaves out of the app,
+    and ``maybe_excludes`` those that it leaves out of some builds, or "**" if they are computed.
     ``packages`` are the Maven packages with QNN, ExecuTorch or LiteRT, such as
     ``com.qualcomm.qti:qnn-runtime:2.37.1``, and ``forced`` those whose version it forces.
     ``modules`` are the paths of the modules of the project that it depends on, such as ``:npu``.
@@ -126,6 +168,7 @@ class Gradle:
     abis: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
+    maybe_excludes: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
     jni_folders: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
@@ -144,6 +187,11 @@ class Gradle:
     def find_exclude(self, path: str) -> str:
         """Return the pattern with which Gradle leaves ``lib/ABI/NAME`` out of the app, or ""."""
         return next((pattern for pattern in self.excludes if is_excluded(pattern, path)), "")
+
+    def may_exclude(self, path: str) -> bool:
+        """Return whether Gradle may leave ``lib/ABI/NAME`` out of the app, which this file
+        computes."""
+        return any(is_excluded(pattern, path) for pattern in self.maybe_excludes)
 
 
 def is_excluded(pattern: str, path: str) -> bool:
@@ -226,6 +274,7 @@ def parse_gradle(
 ) -> Gradle:
     """Return what the text of a build file, in Groovy or Kotlin, states."""
     text = NOT_RELEASED.sub(" ", _fill_variables(_drop_comments(text), variables))
+    text = OF_RELEASE.sub(" ", _drop_blocks(text, NOT_OF_RELEASE))
     levels = {name: int(level) for name, level in reversed(LEVEL.findall(text))}
     legacy = set(LEGACY.findall(text))
     is_computed = len(legacy) > 1 or not legacy <= {"true", "false"}
@@ -235,22 +284,51 @@ def parse_gradle(
     forced = tuple(filter(is_of_qnn, _list_strings(FORCED, text)))
     packages = [package for package in packages if not _is_replaced(package, forced)]
     modules = [*MODULE.findall(text), *map(_name_module, MODULE_ACCESSOR.findall(text))]
+    modules += _list_strings(DYNAMIC, text)
+    excludes, maybe_excludes = _list_excludes(text)
     return Gradle(
         file,
-        is_app=bool(APPLICATION.search(text)),
+        is_app=bool(APPLICATION.search(text)) and not OF_PLUGINS.search(text),
         legacy=None if is_computed or not legacy else legacy == {"true"},
         is_computed=is_computed,
         min_sdk=levels.get("min"),
         target_sdk=levels.get("target"),
         abis=_list_strings(ABIS, text),
         symbols=_list_strings(KEPT, text),
-        excludes=_list_excludes(text),
+        excludes=excludes,
+        maybe_excludes=maybe_excludes,
         splits=_list_splits(text),
         jni_folders=tuple(OF_MODULE.sub("", name) for name in _list_strings(JNI_FOLDERS, text)),
         packages=tuple(dict.fromkeys(packages)),
         forced=forced,
         modules=tuple(dict.fromkeys(modules)),
         has_others=depends_on_others(text, catalog),
+    )
+
+
+def applies_own_plugin(text: str) -> bool:
+    """Return whether a build file applies a plugin that may be the project's own."""
+    ids = [quoted or alias for quoted, alias in APPLIED.findall(_drop_comments(text))]
+    return any(not PUBLIC_PLUGIN.match(plugin) for plugin in ids)
+
+
+def add_conventions(build: Gradle, conventions: Gradle) -> Gradle:
+    """Return the build of a module to which a plugin of the project may add what the plugins'
+    sources state. Whether it does is not known, as these are programs."""
+    is_computed = build.legacy is None and (
+        conventions.is_computed or conventions.legacy is not None
+    )
+    return replace(
+        build,
+        is_computed=build.is_computed or is_computed,
+        min_sdk=build.min_sdk or conventions.min_sdk,
+        target_sdk=build.target_sdk or conventions.target_sdk,
+        maybe_excludes=(
+            *build.maybe_excludes,
+            *conventions.excludes,
+            *conventions.maybe_excludes,
+        ),
+        has_others=build.has_others or bool(conventions.packages),
     )
 
 
@@ -275,12 +353,65 @@ def _list_splits(text: str) -> tuple[str, ...]:
     return ()
 
 
-def _list_excludes(text: str) -> tuple[str, ...]:
-    text = OTHER_SETS.sub(" ", text)
-    sets = " ".join(NATIVE_SETS.findall(text))
-    return tuple(
-        dict.fromkeys([*_list_strings(EXCLUDED, sets), *_list_strings(EXCLUDED_AT_ONCE, text)])
-    )
+def _find_blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+    """Yield the start of each block whose head, which ends with its brace, matches, and its end. A
+    block inside of another one is not yielded."""
+    end = 0
+    while match := head.search(text, end):
+        depth, end = 1, len(text)
+        for brace in BRACE.finditer(text, match.end()):
+            depth += 1 if brace[0] == "{" else -1
+            if not depth:
+                end = brace.end()
+                break
+        yield match.start(), end
+
+
+def _drop_blocks(text: str, head: re.Pattern[str]) -> str:
+    parts, kept_from = [], 0
+    for start, end in _find_blocks(text, head):
+        parts.append(text[kept_from:start])
+        kept_from = end
+    return " ".join([*parts, text[kept_from:]])
+
+
+def _list_excludes(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the patterns of the native libraries that are left out of the app, and those that may
+    be: patterns of blocks for some builds, and "**" for patterns that are computed."""
+    lists = {match[1]: match[0] for match in LIST.finditer(text)}
+
+    def spell_out(use: re.Match[str]) -> str:
+        texts = QUOTED.findall(lists.get(use[2], ""))
+        return use[1] + ", ".join(f'"{pattern}"' for pattern in texts) if texts else use[0]
+
+    text = USE_OF_LIST.sub(spell_out, _drop_blocks(text, OTHER_SETS))
+    in_all_builds = _drop_blocks(text, OF_SOME_BUILDS)
+    certain, is_computed = _read_excludes(in_all_builds)
+    possible, is_computed_in_some = _read_excludes(text)
+    maybe = [pattern for pattern in possible if pattern not in certain]
+    if is_computed or is_computed_in_some:
+        maybe = ["**"]
+    return tuple(certain), tuple(maybe)
+
+
+def _read_excludes(text: str) -> tuple[list[str], bool]:
+    """Return the patterns of native libraries that a text leaves out, and whether others are
+    computed."""
+    places = [match.end() for match in AT_ONCE.finditer(text)]
+    for start, end in _find_blocks(text, NATIVE_SETS):
+        places += [match.start() for match in EXCLUDES.finditer(text, start, end)]
+    patterns: list[str] = []
+    is_computed = False
+    for place in places:
+        literal = EXCLUDED.match(text, place)
+        texts = QUOTED.findall(literal[1]) if literal else []
+        known = [pattern for pattern in texts if "$" not in pattern]
+        if literal and not GOES_ON.match(text, literal.end()):
+            patterns += known
+            is_computed |= known != texts
+        else:
+            is_computed = True
+    return list(dict.fromkeys(patterns)), is_computed
 
 
 def list_modules(path: str, builds: Mapping[str, Gradle]) -> list[str]:

@@ -301,7 +301,7 @@ def _find_contradictions(
     if arch and arch != soc.hexagon:
         yield f"htp_arch={arch} contradicts soc_model={soc.id}: {name} has V{soc.hexagon}"
     if vtcm > soc.vtcm_mb:
-        yield f"vtcm_mb={vtcm} is more than {name} (soc_model={soc.id}) has: {soc.vtcm_mb} MB"
+        yield f"vtcm_mb={vtcm} is more than {name} (soc_model={soc.id}) has: {soc.vtcm_mb} MiB"
     if _is_on(options, "htp_bf16_enable") and soc.id < BF16_SOC:
         yield f"htp_bf16_enable=1 needs soc_model={BF16_SOC} or more, but {name} has {soc.id}"
     if _is_on(options, "extended_udma") and soc.hexagon < UDMA_HEXAGON:

@@ -200,7 +200,7 @@ FOOTPRINT: tuple[tuple[str, str, Form], ...] = (
     ("spill", "spill_bytes", show_bytes),
     ("fill", "fill_bytes", show_bytes),
     ("largest context", "context_bytes", show_bytes),
-    ("VTCM MB", "vtcm_mb", "d"),
+    ("VTCM MiB", "vtcm_mb", "d"),
     ("segment alignment", "segment_align", "d"),
     ("lowering memory", "lowering_memory_bytes", show_bytes),
 )

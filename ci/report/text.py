@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ci.report.schema import CaseName, NoiseNote, Report, Summary
 from provisioning.console.terminal import clean, defuse_commands
+from provisioning.sizes import show_size
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 NAME_CHARS = 32  # of a model's shown name
@@ -130,16 +131,8 @@ def show_seconds(value: float | None) -> str:
 
 
 def show_bytes(value: int | None) -> str:
-    """Return bytes with about three digits, such as ``812 B``, ``94.2 KiB``, ``128 KiB`` or ``3.10
-    MiB``."""
-    if value is None:
-        return "-"
-    size = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1000 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.{0 if unit == 'B' or size >= 100 else 1 if size >= 10 else 2}f} {unit}"
+    """Return bytes as ``show_size`` does, or a dash."""
+    return "-" if value is None else show_size(value)
 
 
 def show_share(delegated: int | None, fallback: int | None) -> str:

@@ -12,6 +12,7 @@ from provisioning.console.caller import translate_commands
 from provisioning.console.terminal import join_commands, split_commands
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.registry import Finding, Severity
+from provisioning.sizes import show_size
 
 MAX_LINES = 24
 WIDTH = 100
@@ -115,7 +116,7 @@ def _facts(verdict: Verdict) -> Iterator[str]:
         yield f"QNN {sdk['version']} in {sdk['root']}"
     for tree in facts.get("trees", {}).values():
         build = f", QNN build {tree['builds'][0]}" if len(tree["builds"]) == 1 else ""
-        yield f"{tree['files']} libraries and programs, {tree['bytes'] / 1e6:.0f} MB{build}"
+        yield f"{tree['files']} libraries and programs, {show_size(tree['bytes'])}{build}"
     if host := facts.get("host"):
         yield f"{host['system']} {host['machine']}, glibc {host['glibc']}, {host['cores']} cores"
     if python := facts.get("python"):

@@ -221,7 +221,7 @@ def list_without_htp(specs: Sequence[CaseSpec]) -> list[str]:
     if not names:
         return []
     remark = (
-        f"QNN knows no HTP of {', '.join(names)}, and compiles for V68 with 16 MB of VTCM instead:"
+        f"QNN knows no HTP of {', '.join(names)}, and compiles for V68 with 16 MiB of VTCM instead:"
         " a device may have no NPU that runs the program"
     )
     return [remark]

@@ -344,6 +344,10 @@ PAIRS |= {
         sources(f"{RUNTIME_OF}:2.49.0'", "packagingOptions { exclude '**/libQnnHtpV68*.so' }"),
         sources(f"{RUNTIME_OF}:2.49.0'", "packagingOptions { exclude '**/libQnnHtpV*.so' }"),
     ),
+    "QNN897": (
+        sources(LEGACY, "packaging { jniLibs { excludes += unusedSkels() } }"),
+        sources(LEGACY, "packaging { jniLibs { if (small) { excludes += '**/libother.so' } } }"),
+    ),
 }
 OF_SOCS = {"QNN886": ("SM8850",), "QNN889": ("SM8750",)}  # found only if the app is judged for one
 
@@ -433,6 +437,9 @@ def test_packages_and_packs_are_judged_without_their_libraries(
         ("api project(':npu')", ["fit"]),
         ("api project(':npu'); jniLibs.excludes += '**/libQnnSystem.so'", ["not fit"]),
         ("api project(':gone')", ["cannot tell", "fit"]),
+        ("api project(':npu'); jniLibs.excludes += unused()", ["cannot tell"]),
+        ("api project(':npu'); jniLibs.excludes += unused() + ['**/libother.so']", ["cannot tell"]),
+        ("api project(':npu'); buildTypes { debug { jniLibs.excludes += '**' } }", ["fit"]),
         ("jniLibs { srcDir '../npu/src/main/jniLibs' }", ["fit", "fit"]),
     ],
 )
@@ -449,6 +456,39 @@ def test_an_app_is_fit_only_if_something_brings_qnn(
     )
     headlines = [line for line in shown.splitlines() if re.match(r"(app|npu): ", line)]
     assert [line.partition(": ")[2].partition(",")[0] for line in headlines] == states
+
+
+OWN_PLUGIN = {
+    "build-logic/build.gradle.kts": 'gradlePlugin { a { id = "own.android.application" } }',
+    "build-logic/src/main/kotlin/Own.kt": 'jniLibs.excludes.add("**/libQnnHtpV75Skel.so")',
+}
+NPU_MODULE = {"npu/build.gradle": "implementation 'com.qualcomm.qti:qnn-runtime:2.49.0'"}
+
+
+@pytest.mark.parametrize(
+    ("build", "files", "expected"),
+    [
+        ("plugins { id 'own.npu' }", OWN_PLUGIN, ["QNN897"]),
+        ("", OWN_PLUGIN, []),
+        (
+            "plugins { id 'own.npu' }",
+            {"buildSrc/src/main/groovy/own.gradle": "jniLibs { useLegacyPackaging = true }"},
+            ["QNN883"],
+        ),
+        ("dynamicFeatures = [':npu']", NPU_MODULE, []),
+        ("", NPU_MODULE, ["QNN850"]),
+    ],
+)
+def test_plugins_of_the_project_and_dynamic_features_belong_to_an_app(
+    build: str, files: dict[str, str], expected: list[str], tmp_path: Path
+) -> None:
+    legacy = () if "QNN883" in expected else (LEGACY,)
+    libraries = {} if files is NPU_MODULE else SET
+    project = sources(*legacy, KEEPS, build, libraries=libraries)(tmp_path / "a")
+    write_files(project, files)
+    (app,) = read(project, tmp_path / "b")
+    finding_ids = {finding.id for finding in judge_unit(app, [])}
+    assert sorted(finding_ids & {"QNN850", "QNN856", "QNN883", "QNN897"}) == expected
 
 
 def test_every_check_has_a_test() -> None:

@@ -193,7 +193,7 @@ GENIE: dict[str, Row] = {
         both(parts(soc=QCS6490, vtcm_mb=8), settings(93, "v68")),
         ["--soc", "QCS6490"],
         WRONG,
-        {"QNN963": "8 MB of VTCM"},
+        {"QNN963": "8 MiB of VTCM"},
     ),
     "new values of another scale": Row(
         "ai-hub-models 332", second(new_scale=0.25), [], WRONG, {"QNN968": "the scale 0.25"}

@@ -123,7 +123,7 @@ def test_inspect_fails_if_a_file_is_damaged(
         ([str(tmp_path / "missing.pte")], ExitCode.USAGE),
     ):
         assert main(["inspect", *files]) == code
-        assert ("SM8650, V75, 8 MB VTCM" in capsys.readouterr().out) == (code != ExitCode.USAGE)
+        assert ("SM8650, V75, 8 MiB VTCM" in capsys.readouterr().out) == (code != ExitCode.USAGE)
 
 
 def test_library_for_a_phone_has_its_build_needs_and_api_level(tmp_path: Path) -> None:

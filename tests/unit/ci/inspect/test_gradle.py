@@ -121,6 +121,39 @@ def test_excluded_libraries_are_read(text: str, excludes: tuple[str, ...]) -> No
     assert parse(text).excludes == excludes
 
 
+TO_SKELS = "jniLibs.excludes.add('**/*Skel.so')"
+SKELS = ("**/*Skel.so",)
+
+
+@pytest.mark.parametrize(
+    ("text", "excludes", "maybe_excludes"),
+    [
+        (f"onVariants(selector().all()) {{ it.packaging.{TO_SKELS} }}", SKELS, ()),
+        (f"onVariants(selector().withBuildType('release')) {{ it.{TO_SKELS} }}", SKELS, ()),
+        (f"onVariants(selector().withBuildType('debug')) {{ it.{TO_SKELS} }}", (), ()),
+        (f"onVariants {{ v -> if (v.buildType == 'debug') {{ v.{TO_SKELS} }} }}", (), ()),
+        (f"onVariants {{ v -> if (v.buildType == 'release') {{ v.{TO_SKELS} }} }}", SKELS, ()),
+        (f"onVariants {{ v -> if (v.isSmall) {{ v.{TO_SKELS} }} }}", (), SKELS),
+        (f"buildTypes {{ debug {{ a {{ b }}; packaging {{ {TO_SKELS} }} }} }}", (), ()),
+        (f"buildTypes {{ getByName('debug') {{ packaging {{ {TO_SKELS} }} }} }}", (), ()),
+        (f"productFlavors {{ lite {{ packaging {{ {TO_SKELS} }} }} }}", (), SKELS),
+        ("val a = listOf('**/*Skel.so')\njniLibs { excludes += a }", SKELS, ()),
+        ("def a = ['**/*Skel.so']\npackaging { jniLibs { excludes.addAll(a) } }", SKELS, ()),
+        ("jniLibs { excludes += a }", (), ("**",)),
+        ("packaging { jniLibs { excludes += unused() } }", (), ("**",)),
+        ("packaging { jniLibs { excludes += '**/lib' + name } }", (), ("**",)),
+        ("jniLibs { excludes += listOf('68').map { '**/*V$it*' } }", (), ("**",)),
+        ("listOf('68').forEach { jniLibs.excludes.add('**/*V${it}*') }", (), ("**",)),
+        ("packaging { resources { excludes += a }; jniLibs { excludes -= b } }", (), ()),
+    ],
+)
+def test_excludes_of_other_builds_do_not_count_and_computed_ones_are_not_known(
+    text: str, excludes: tuple[str, ...], maybe_excludes: tuple[str, ...]
+) -> None:
+    build = parse(text)
+    assert (build.excludes, build.maybe_excludes) == (excludes, maybe_excludes)
+
+
 @pytest.mark.parametrize(
     ("pattern", "is_matched"),
     [

@@ -70,9 +70,9 @@ def test_a_fit_verdict_shows_its_facts_with_units() -> None:
     assert [line.strip() for line in render_verdict(Verdict("p", (), facts)).splitlines()] == [
         "p: fit",
         "QNN 2.49 in /sdk",
-        "3 libraries and programs, 2 MB, QNN build v2.49.40.260810104044",
-        "40 libraries and programs, 1499 MB",
-        "4 libraries and programs, 1 MB",
+        "3 libraries and programs, 1.91 MiB, QNN build v2.49.40.260810104044",
+        "40 libraries and programs, 1.40 GiB",
+        "4 libraries and programs, 977 KiB",
         "Linux x86_64, glibc 2.36, 8 cores",
         "Python 3.11.7, torch 2.12",
         "device 1: SM8650, Android 16",
