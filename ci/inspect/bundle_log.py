@@ -156,12 +156,12 @@ def explain_bundle(
                 tuple(lines),
             )
         )
-    known = [
+    error_lines = [
         (line, f"err {error.number}")
         for error, line in facts.numbers.items()
         if str(error.number) in reasons
     ]
-    open_lines = [line for line in known if line not in explained_lines]
+    open_lines = [line for line in error_lines if line not in explained_lines]
     return BundleExplanation(
         path.name,
         _show_origin(chosen_soc, soc, facts.socs),
@@ -174,8 +174,7 @@ def explain_bundle(
 def list_parts(folder: GenieFolder) -> list[str]:
     """Return the names of the contexts' files in the order of ctx-bins, also of missing ones: the
     runtime counts them in this order."""
-    names = folder.section("engine", "model", "binary").get("ctx-bins")
-    if isinstance(names, list):
+    if names := folder.part_names:
         return [Path(str(name)).name for name in names]
     return [binary.name for binary in folder.binaries]
 

@@ -144,6 +144,8 @@ def _choose_contexts(program: Program, soc: str) -> tuple[ContextBinary, ...]:
 def _judge_file(program: Program) -> Judged:
     if program.damage:
         return Verdict.NO, f"the file {program.damage}"
+    if program.is_of_other_maker and not program.contexts:
+        return Verdict.NO, f"the file is compiled for {program.compiled_for}"
     if not program.contexts:
         why = "the file contains no QNN context binary"
         return Verdict.UNKNOWN, f"{why}; programs that are compiled on the device cannot be judged"

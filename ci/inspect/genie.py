@@ -7,6 +7,7 @@ of what qai-hub-models exports. See docs/guides/bundles.md.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from provisioning.manifest.reader import read_policy
 CONFIG = "genie_config.json"
 DIALOG, ENGINE = "dialog", "engine"
 BINARIES = "dialog.engine.model.binary.ctx-bins"
+LORA = "dialog.engine.model.binary.lora.adapters"
 GENIE, KEY_OF_ALL = "libGenie.so", b"spill-fill-bufsize"
 # In the names of files and graphs: "prompt_ar128_cl4096_1_of_3", "model_part_2_of_4.bin".
 PART = re.compile(r"(\d+)_of_(\d+)")
@@ -46,10 +48,14 @@ MOST_CONFIG_BYTES, MOST_TOKENIZER_BYTES = 1 << 20, 256 << 20
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
-    """The keys of a section of the configuration, each with the type of its value."""
+    """The keys of a section of the configuration, each with the type of its value. ``values`` are
+    those that some keys may have. ``of_type`` are the keys that belong to the ``type`` of the same
+    name, each with whether that type needs it."""
 
     required: tuple[str, ...]
     keys: dict[str, str]
+    values: dict[str, tuple[str, ...]] = {}
+    of_type: dict[str, bool] = {}
 
 
 class GenieKeys(Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,11 +147,13 @@ class GenieFolder:
     """A folder for Genie.
 
     ``config`` is the parsed configuration, and ``faults`` are why it, or a file that it names, is
-    not valid, each as (file, reason). ``missing`` and ``absolute`` are the files that it names and
-    that are not in the folder, or that have an absolute path, each as (key, path). ``soc`` is the
-    SoC that was asked about. ``libraries`` are those of the ``runtime``, None if only its version
-    is known. ``strange_keys`` are the keys that its libGenie does not contain, and ``table_bytes``
-    is the size of the embedding table, 0 without one.
+    not valid, each as (file, reason). ``missing``, ``absolute`` and ``backslashed`` are the files
+    that it names and that are not in the folder, that have an absolute path, or a backslash in
+    their path, each as (key, path). ``ignored_settings`` are the settings of the HTP that QNN does
+    not read, as (file, reason). ``soc`` is the SoC that was asked about. ``libraries`` are those of
+    the ``runtime``, None if only its version is known. ``strange_keys`` are the keys that its
+    libGenie does not contain, and ``table_bytes`` is the size of the embedding table, 0 without
+    one.
     """
 
     name: str
@@ -154,6 +162,8 @@ class GenieFolder:
     faults: tuple[tuple[str, str], ...] = ()
     missing: tuple[tuple[str, str], ...] = ()
     absolute: tuple[tuple[str, str], ...] = ()
+    backslashed: tuple[tuple[str, str], ...] = ()
+    ignored_settings: tuple[tuple[str, str], ...] = ()
     binaries: tuple[BinaryFile, ...] = ()
     tokenizer: Tokenizer | None = None
     devices: tuple[HtpDevice, ...] = ()
@@ -171,6 +181,18 @@ class GenieFolder:
     def htp(self) -> Mapping[str, Any]:
         """Return the section of the HTP."""
         return self.section(ENGINE, "backend", "QnnHtp")
+
+    @property
+    def part_names(self) -> list[Any]:
+        """Return the names of the context binaries in the order of the configuration."""
+        return list_part_names(self.config)
+
+
+def list_part_names(document: Mapping[str, Any]) -> list[Any]:
+    """Return what ``ctx-bins`` lists, or ``fcb``, as libGenie of QNN 2.51 also calls it."""
+    binary = find_section(document, (DIALOG, ENGINE, "model", "binary"))
+    names = binary.get("ctx-bins", binary.get("fcb"))
+    return names if isinstance(names, list) else []
 
 
 def find_config(folder: Path) -> Path | None:
@@ -195,6 +217,7 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     that the device has (see read_runtime); by default those in ``folder``, if there are any. Raises
     UsageError if the configuration cannot be read, or there is no such runtime."""
     data = read_user_file(config, "the configuration", MOST_CONFIG_BYTES)
+    data = data.removeprefix(codecs.BOM_UTF8)  # libGenie skips it
     try:
         with decoding():
             document = decode_json(data, dict[str, Any])
@@ -208,15 +231,21 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     library_keys = find_keys(libraries.genie, document) if libraries and libraries.genie else None
     faults = [(config.name, fault) for fault in check_keys(document, library_keys or frozenset())]
     engine = find_section(document, (DIALOG, ENGINE))
-    names = find_section(engine, ("model", "binary")).get("ctx-bins")
-    if isinstance(names, list) and not names:
+    names = list_part_names(document)
+    binary = find_section(engine, ("model", "binary"))
+    if binary and binary.get("ctx-bins", binary.get("fcb", [])) == []:
         faults.append((config.name, f"{BINARIES} names no file"))
-    elif isinstance(names, list) and not all(isinstance(name, str) and name for name in names):
+    elif not all(isinstance(name, str) and name for name in names):
         faults.append((config.name, f"{BINARIES} has something that is no name of a file"))
-    binaries = tuple(reader.read_binaries(names if isinstance(names, list) else []))
+    binaries = tuple(reader.read_binaries(names))
     tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
+    reader.find_adapters(binary.get("lora"))
+    prefix_key, prefix = "forecast-prefix-name", find_section(document, (DIALOG, "ssd-q1"))
+    reader.find(f"dialog.ssd-q1.{prefix_key}", prefix.get(prefix_key))
     extensions = find_section(engine, ("backend",)).get("extensions")
-    devices = tuple(reader.read_devices(extensions))
+    devices: list[HtpDevice] = []
+    for word in extensions if isinstance(extensions, list) else [extensions]:
+        devices += reader.read_devices(word)
     table = reader.find("dialog.embedding.lut-path", reader.word(document, "embedding", "lut-path"))
     strange: list[str] = []
     if library_keys is not None:
@@ -228,9 +257,11 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
         faults=(*faults, *reader.faults),
         missing=tuple(reader.missing),
         absolute=tuple(reader.absolute),
+        backslashed=tuple(reader.backslashed),
+        ignored_settings=tuple(reader.ignored_settings),
         binaries=binaries,
         tokenizer=tokenizer,
-        devices=devices,
+        devices=tuple(devices),
         runtime=runtime,
         libraries=libraries,
         strange_keys=tuple(strange),
@@ -301,13 +332,15 @@ def is_outside(word: str) -> bool:
 
 
 class FolderReader:
-    """Finds and reads the files that a configuration names. What it cannot use is listed in
-    ``missing``, ``absolute`` and ``faults`` (see GenieFolder)."""
+    """Finds and reads the files that a configuration names. What it cannot use is listed as in
+    GenieFolder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.missing: list[tuple[str, str]] = []
         self.absolute: list[tuple[str, str]] = []
+        self.backslashed: list[tuple[str, str]] = []
+        self.ignored_settings: list[tuple[str, str]] = []
         self.faults: list[tuple[str, str]] = []
 
     @staticmethod
@@ -317,15 +350,33 @@ class FolderReader:
 
     def find(self, key: str, word: Any) -> Path | None:
         """Return the file that ``word`` names (see place_file), or None."""
+        path = self.place(key, word)
+        if path is None or path.is_file():
+            return path
+        # A prefix of the dialogs ssd-q1 is a folder.
+        if not path.is_dir():
+            self.missing.append((key, word))
+        return None
+
+    def place(self, key: str, word: Any) -> Path | None:
+        """Return where the file that ``word`` names is (see place_file), None if it names none."""
         if not isinstance(word, str) or not word:
             return None
-        path = place_file(self.folder, word)
         if is_outside(word):
             self.absolute.append((key, word))
-        if path.is_file():
-            return path
-        self.missing.append((key, word))
-        return None
+        elif "\\" in word:
+            self.backslashed.append((key, word))
+        return place_file(self.folder, word)
+
+    def find_adapters(self, lora: Any) -> None:
+        """Look for the files of the adapters in a section ``lora``."""
+        adapters = lora.get("adapters") if isinstance(lora, dict) else None
+        for adapter in adapters if isinstance(adapters, list) else []:
+            if isinstance(adapter, dict):
+                sections = adapter.get("bin-sections")
+                for word in sections if isinstance(sections, list) else []:
+                    self.find(f"{LORA}.bin-sections", word)
+                self.find(f"{LORA}.path", adapter.get("path"))
 
     def read_binaries(self, names: Sequence[Any]) -> Iterator[BinaryFile]:
         """Yield the context binaries in the order of the configuration."""
@@ -363,19 +414,26 @@ class FolderReader:
 
     def read_devices(self, word: Any) -> Iterator[HtpDevice]:
         """Yield the devices in the settings of the HTP."""
-        path = self.find("dialog.engine.backend.extensions", word)
+        path = self.place("dialog.engine.backend.extensions", word)
         if path is None:
+            return
+        if not path.is_file():
+            self.ignored_settings.append((path.name, "it is missing"))
             return
         try:
             document = read_json(path, dict[str, Any], MOST_CONFIG_BYTES)
         except (DocumentError, OSError) as error:
-            self.faults.append((path.name, str(error)))
+            self.ignored_settings.append((path.name, str(error)))
             return
         rows = document.get("devices")
         for row in rows if isinstance(rows, list) else []:
             if isinstance(row, dict):
                 soc_id, arch = row.get("soc_model", row.get("soc_id")), row.get("dsp_arch")
-                hexagon = re.fullmatch(r"v(\d+)", arch) if isinstance(arch, str) else None
+                if "dsp_arch" in row and not isinstance(arch, str):
+                    reason = f'dsp_arch is {json.dumps(arch)[:40]}, not a text such as "v75"'
+                    self.ignored_settings.append((path.name, reason))
+                    return
+                hexagon = re.fullmatch(r"[vV](\d+)", arch) if isinstance(arch, str) else None
                 yield HtpDevice(
                     soc_id if isinstance(soc_id, int) else 0, int(hexagon[1]) if hexagon else 0
                 )
@@ -389,6 +447,8 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "numbers": (int, float, list),
     "strings": (list,),
+    "paths": (str, list),
+    "list": (list,),
     "objects": (dict, list),
 }
 
@@ -434,6 +494,22 @@ def check_section(
             yield f"{name}.{key} is a key that libGenie does not know"
         elif not is_of_kind(value, section.keys[key]):
             yield f"{name}.{key} is {json.dumps(value)[:40]}, not a {section.keys[key]}"
+        elif value not in section.values.get(key, (value,)):
+            yield (
+                f"{name}.{key} is {json.dumps(value)[:40]}, and libGenie knows"
+                f" {', '.join(section.values[key])}"
+            )
+    yield from check_type(name, section, values)
+
+
+def check_type(name: str, section: Section, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why libGenie refuses the keys of a section that belong to one type of it."""
+    chosen = values.get("type")
+    if section.of_type.get(str(chosen)) and chosen not in values:
+        yield f"{name}.type is {chosen}, and {name}.{chosen} is missing"
+    for key in section.of_type:
+        if key in values and key != chosen and isinstance(chosen, str):
+            yield f"{name}.{key} is there, and {name}.type is {chosen}"
 
 
 def require_config(folder: Path) -> Path:

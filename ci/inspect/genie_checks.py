@@ -12,16 +12,23 @@ from itertools import pairwise
 
 from ci.inspect import genie_graphs
 from ci.inspect.compat import Axis, Verdict, judge_compat
-from ci.inspect.genie import BinaryFile, GenieFolder
+from ci.inspect.genie import BinaryFile, GenieFolder, find_section
 from ci.report.text import name_some
 from provisioning.doctor.registry import Finding, Seen, Subjects, seen
 from provisioning.doctor.survey.context_binaries import TensorSpec
 from provisioning.manifest.targets import find_any_soc, read_all_socs
 
 MOST_NAMED = 4
-LOGITS = "logits"
 ALWAYS_NEEDED = ("libGenie.so", "libQnnHtp.so", "libQnnSystem.so")
 EXTENSIONS = "libQnnHtpNetRunExtensions.so"
+# Where the configuration has the dimensions of a head. Of several positional encodings, each for
+# the tensors with its prefix, none is compared.
+HTP = "dialog.engine.backend.QnnHtp"
+DIMENSIONS = {
+    "kv-dim": HTP,
+    "pos-id-dim": HTP,
+    "rope-dim": "dialog.engine.model.positional-encoding",
+}
 # The axes of compat on which a context does not fit a phone, and those on which it does not fit
 # the libraries.
 OF_PHONE = (Axis.HEXAGON, Axis.SOC, Axis.VTCM)
@@ -38,6 +45,7 @@ FOLDERS.each(
     QNN973=genie_graphs.see_unshared_weights,
     QNN974=genie_graphs.see_small_tokenizer,
     QNN975=genie_graphs.see_large_parts,
+    QNN978=genie_graphs.see_no_logits,
 )
 
 
@@ -64,6 +72,20 @@ def see_missing_files(folder: GenieFolder) -> Iterator[Seen]:
 def see_absolute_paths(folder: GenieFolder) -> Iterator[Seen]:
     """Report paths that are right only on one machine."""
     for key, word in folder.absolute:
+        yield seen(word, folder.config_file, key=key)
+
+
+@FOLDERS.check("QNN976")
+def see_ignored_settings(folder: GenieFolder) -> Iterator[Seen]:
+    """Report settings of the HTP that QNN does not read."""
+    for file, reason in folder.ignored_settings:
+        yield seen(file, folder.config_file, reason=reason)
+
+
+@FOLDERS.check("QNN977")
+def see_backslashes(folder: GenieFolder) -> Iterator[Seen]:
+    """Report paths that only Windows opens."""
+    for key, word in folder.backslashed:
         yield seen(word, folder.config_file, key=key)
 
 
@@ -117,27 +139,27 @@ def see_broken_chain(folder: GenieFolder) -> Iterator[Seen]:
     if len(readable) != len(folder.binaries):
         return
     for first, second in pairwise(readable):
-        results = {port.name: port.shape for graph in first.graphs for port in graph.outputs}
         for graph in second.graphs:
             for port in graph.inputs:
-                if port.name in results and not _may_fit(first, port.name, port.shape):
-                    shape, other = list(port.shape), list(results[port.name])
-                    yield seen(
-                        second.name,
-                        graph.name,
-                        port=port.name,
-                        shape=shape,
-                        other=other,
-                        first=first.name,
-                    )
+                if fault := find_chain_fault(first, port):
+                    yield seen(second.name, graph.name, first=first.name, port=port.name, **fault)
                     return
 
 
-def _may_fit(binary: BinaryFile, name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether any graph of a file returns a tensor of this name and shape: those for prompts
-    and for single tokens differ in the number of tokens."""
-    ports = (port for graph in binary.graphs for port in graph.outputs)
-    return any(port.name == name and port.shape == shape for port in ports)
+def find_chain_fault(first: BinaryFile, port: TensorSpec) -> dict[str, str]:
+    """Return as what a part takes a tensor, and the part before it returns it, empty if that fits.
+    Graphs for prompts and for single tokens differ in the number of tokens, so any graph counts."""
+    results = [each for graph in first.graphs for each in graph.outputs if each.name == port.name]
+    of_shape = [result for result in results if result.shape == port.shape]
+    if not results or any(genie_graphs.is_encoded_alike(port, result) for result in of_shape):
+        return {}
+    if of_shape:
+        show = genie_graphs.show_encoding
+        return {"takes": f"as {show(port)}", "returns": f"as {show(of_shape[0])}"}
+    return {
+        "takes": f"of shape {list(port.shape)}",
+        "returns": f"of shape {list(results[0].shape)}",
+    }
 
 
 @FOLDERS.check("QNN957")
@@ -174,7 +196,7 @@ def _list_logits(binary: BinaryFile) -> Iterator[int]:
     """Yield the last dimension of each output that is called logits."""
     for graph in binary.graphs:
         for port in graph.outputs:
-            if port.name.startswith(LOGITS) and port.shape:
+            if port.name.startswith(genie_graphs.LOGITS) and port.shape:
                 yield port.shape[-1]
 
 
@@ -202,9 +224,10 @@ def see_special_tokens(folder: GenieFolder) -> Iterator[Seen]:
 
 @FOLDERS.check("QNN961")
 def see_dimensions(folder: GenieFolder) -> Iterator[Seen]:
-    """Report a kv-dim or pos-id-dim that differs from the tensors of the graphs, once each."""
-    for key in ("kv-dim", "pos-id-dim"):
-        value = folder.htp.get(key)
+    """Report a kv-dim, pos-id-dim or rope-dim that differs from the tensors of the graphs, once
+    each."""
+    for key, place in DIMENSIONS.items():
+        value = find_section(folder.config, place.split(".")).get(key)
         graphs = [graph for binary in folder.binaries for graph in binary.graphs]
         wrong = [
             (graph, port)
@@ -214,7 +237,7 @@ def see_dimensions(folder: GenieFolder) -> Iterator[Seen]:
         ]
         for graph, port in wrong[:1]:
             yield seen(
-                f"dialog.engine.backend.QnnHtp.{key}",
+                f"{place}.{key}",
                 folder.config_file,
                 value=value,
                 graph=graph.name,

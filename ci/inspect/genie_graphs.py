@@ -18,7 +18,9 @@ from provisioning.doctor.registry import Seen, seen
 from provisioning.doctor.survey.context_binaries import Graph, TensorSpec
 
 CACHE = re.compile(r"past_(key|value)_(\d+)_(in|out)")
-MOST_NAMED, HTP = 4, "libQnnHtp.so"
+MOST_NAMED, HTP, LOGITS = 4, "libQnnHtp.so", "logits"
+# Scales of two files that were compiled from the same encodings may differ in their last digits.
+SCALE_TOLERANCE = 0.01
 # A process on Hexagon has addresses of 32 bits.
 MOST_ADDRESSED = 1 << 32
 # Models have unused rows in their vocabulary: of published ones, at most 1 %.
@@ -45,26 +47,36 @@ def see_other_variants(folder: GenieFolder) -> Iterator[Seen]:
 
 def see_wrong_caches(folder: GenieFolder) -> Iterator[Seen]:
     """Report the first cache that cannot be passed from a graph to the next call."""
-    heads: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
+    first_ports: dict[tuple[tuple[int, int] | str, str], tuple[str, TensorSpec]] = {}
+    writers: dict[str, tuple[tuple[int, int] | str, str]] = {}
     for binary in folder.binaries:
+        part = binary.place or binary.name
         for graph in binary.graphs:
-            if reason := find_cache_fault(graph):
+            reason = find_cache_fault(graph)
+            for port in (port for port in graph.inputs if CACHE.fullmatch(port.name)):
+                first_graph, first = first_ports.setdefault((part, port.name), (graph.name, port))
+                reason = reason or compare_graphs(port, first, first_graph)
+            for port in (port for port in graph.outputs if CACHE.fullmatch(port.name)):
+                writer, writer_graph = writers.setdefault(port.name, (part, graph.name))
+                if writer != part:
+                    reason = reason or f"it returns {port.name}, as {writer_graph} of another part"
+            if reason:
                 yield seen(graph.name, binary.name, reason=reason)
                 return
-            for port in graph.inputs:
-                if not CACHE.fullmatch(port.name) or len(port.shape) != 4:
-                    continue
-                length_axis = 3 if port.name.startswith("past_key") else 2
-                rows = tuple(size for axis, size in enumerate(port.shape) if axis != length_axis)
-                first_graph, first_rows = heads.setdefault(
-                    (binary.name, port.name), (graph.name, rows)
-                )
-                if first_rows != rows:
-                    reason = (
-                        f"{port.name} is {list(port.shape)}, of other heads than in {first_graph}"
-                    )
-                    yield seen(graph.name, binary.name, reason=reason)
-                    return
+
+
+def compare_graphs(port: TensorSpec, first: TensorSpec, first_graph: str) -> str:
+    """Return why two graphs of a part cannot use the same cache, "" if they can."""
+    if len(port.shape) == len(first.shape) == 4:
+        length_axis = 3 if port.name.startswith("past_key") else 2
+        rows, first_rows = [*port.shape], [*first.shape]
+        rows[length_axis] = first_rows[length_axis]
+        if rows != first_rows:
+            return f"{port.name} is {list(port.shape)}, of other heads than in {first_graph}"
+    if not is_encoded_alike(port, first):
+        encodings = show_encoding(port), show_encoding(first)
+        return f"{port.name} is {encodings[0]}, and in {first_graph} {encodings[1]}"
+    return ""
 
 
 def find_cache_fault(graph: Graph) -> str:
@@ -100,14 +112,31 @@ def find_cache_fault(graph: Graph) -> str:
 
 def compare_encoding(port: TensorSpec, result: TensorSpec) -> str:
     """Return why new rows of a cache cannot be copied into it, "" if they can."""
-    if port.dtype != result.dtype:
-        return f"{result.name} is {result.dtype}, and {port.name} {port.dtype}"
-    if port.scale != result.scale or port.zero_point != result.zero_point:
-        return (
-            f"{result.name} has the scale {result.scale} and zero point {result.zero_point}, and"
-            f" {port.name} {port.scale} and {port.zero_point}"
-        )
-    return ""
+    if is_encoded_alike(port, result):
+        return ""
+    return f"{result.name} is {show_encoding(result)}, and {port.name} {show_encoding(port)}"
+
+
+def is_encoded_alike(port: TensorSpec, second: TensorSpec) -> bool:
+    """Return whether the numbers of two tensors mean the same values."""
+    if (port.dtype, port.zero_point) != (second.dtype, second.zero_point):
+        return False
+    return math.isclose(port.scale or 0, second.scale or 0, rel_tol=SCALE_TOLERANCE)
+
+
+def show_encoding(port: TensorSpec) -> str:
+    """Return the type of a tensor, with its scale and zero point if it has them."""
+    if not port.scale:
+        return port.dtype
+    return f"{port.dtype} with the scale {port.scale:.4g} and zero point {port.zero_point}"
+
+
+def see_no_logits(folder: GenieFolder) -> Iterator[Seen]:
+    """Report parts none of which returns logits."""
+    outputs = [port.name for binary in folder.binaries for g in binary.graphs for port in g.outputs]
+    is_read = all(binary.graphs for binary in folder.binaries)
+    if is_read and outputs and not any(name.startswith(LOGITS) for name in outputs):
+        yield seen(folder.binaries[-1].name, folder.config_file)
 
 
 def see_wrong_embedding(folder: GenieFolder) -> Iterator[Seen]:
@@ -143,9 +172,9 @@ def see_wrong_embedding(folder: GenieFolder) -> Iterator[Seen]:
 
 def read_bits(embedding: Mapping[str, object]) -> int:
     """Return the bits of a number of the embedding table, 0 if they are not known: float32 without
-    ``datatype``, whose names are those of QNN's types."""
-    datatype = embedding.get("datatype", "QNN_DATATYPE_FLOAT_32")
-    match = re.search(r"_(4|8|16|32)$", datatype) if isinstance(datatype, str) else None
+    ``datatype``."""
+    datatype = embedding.get("datatype", "float32")
+    match = re.fullmatch(r"[a-z]+(\d+)", datatype) if isinstance(datatype, str) else None
     return int(match[1]) if match else 0
 
 

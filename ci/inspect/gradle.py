@@ -265,8 +265,8 @@ def _drop_comments(text: str) -> str:
 def _fill_variables(text: str, variables: Variables) -> str:
     """Return the text of a build file with the values of variables in its texts."""
     text = JOINED.sub(lambda match: f":${{{match[1]}}}'", text)
-    known = {**variables, **dict(VARIABLE.findall(text))}
-    return USE.sub(lambda match: known.get(match[1] or match[2], match[0]), text)
+    values = {**variables, **dict(VARIABLE.findall(text))}
+    return USE.sub(lambda match: values.get(match[1] or match[2], match[0]), text)
 
 
 def parse_gradle(

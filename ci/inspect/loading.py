@@ -14,6 +14,7 @@ from ci.inspect.litert_libraries import DISPATCH
 from ci.llm.bundle_file import PARTS, BundleFile, read_bundle
 from ci.report.text import show_row
 from provisioning.console.command import Outcome, user_path
+from provisioning.doctor.survey.litert import Bundle
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.errors import ExitCode, FailedError, UsageError
 
@@ -22,6 +23,7 @@ CODES = {
     Verdict.NO: ExitCode.FAILED,
     Verdict.UNKNOWN: ExitCode.ENVIRONMENT,
 }
+FORMAT = "1"  # the major version of .litertlm files
 
 
 def judge_program(inspected: Inspected, runtime_name: str, soc: str) -> Outcome:
@@ -92,12 +94,12 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
     sections = inspected.bundle.sections
     kinds = [str(section.items.get("model_type", "")).lower() for section in sections]
     answers = []
+    faults = list(list_foreign_models(inspected.bundle))
     for kind, section in zip(kinds, sections, strict=True):
         if section.model and section.model.contexts:
             answer = judge_compat(section.model, runtime, soc)
             answers.append(replace(answer, file=kind or section.content))
     lacking = [kind for kind in PARTS if answers and kind not in kinds]
-    faults: list[BundleFault] = []
     open_question = ""
     if answers and not lacking:
         try:
@@ -126,16 +128,40 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
     return Outcome(_render_bundle(judged), msgspec.to_builtins(judged), CODES[verdict])
 
 
+def list_foreign_models(bundle: Bundle) -> Iterator[BundleFault]:
+    """Yield whether the format of a file is one that LiteRT-LM does not read, and the models that
+    are compiled for the NPU of another manufacturer."""
+    if bundle.version.partition(".")[0] != FORMAT:
+        yield BundleFault(
+            f"it has version {bundle.version} of the format, and LiteRT-LM reads {FORMAT}",
+            fix="pack the bundle with a litert-lm-builder of the LiteRT-LM that the app contains",
+        )
+    for section in bundle.sections:
+        if section.model and section.model.is_of_other_maker:
+            yield BundleFault(
+                f"{str(section.items.get('model_type') or section.content).lower()} is compiled for"
+                f" {section.model.compiled_for}",
+                "it runs on the NPU of this manufacturer only: 'No usable Dispatch runtime found'",
+                "use the file for Qualcomm's NPU, or one that is not compiled",
+            )
+
+
 def list_faults(file: BundleFile) -> Iterator[BundleFault]:
     """Yield what does not fit in a bundle whose models fit each other: tokenizer and metadata.
     Raises the errors of BundleFile.count_tokens."""
     size = file.count_tokens()
     # Models have unused rows, and tokenizers pieces that only other models of a family use.
-    if size and abs(size - file.vocabulary) > file.vocabulary // 100:
+    if abs(size - file.vocabulary) > file.vocabulary // 100:
         yield BundleFault(
             f"the tokenizer has {size} tokens, and the decoder {file.vocabulary} logits",
             "it belongs to another model, so that prompts and answers are noise",
             "pack the bundle again with the tokenizer of its model",
+        )
+    if not file.metadata.stops:
+        yield BundleFault(
+            "the metadata names no stop token",
+            "LiteRT-LM requires one: 'Stop tokens are required'",
+            "pack the bundle again with the stop tokens of its model",
         )
     ids = [token for token in file.metadata.stops if isinstance(token, int)]
     ids += [token for token in file.metadata.start if isinstance(token, int)]
@@ -169,7 +195,7 @@ def _render_bundle(judged: BundleAnswer) -> str:
     lines += [_render_fault(fault) for fault in judged.faults]
     if judged.open_question:
         lines.append(f"  whether its parts fit is not judged: {judged.open_question}\n")
-    if not judged.models:
+    if not judged.models and not judged.faults:
         lines.append(
             "  no model in it is compiled for the NPU: LiteRT-LM compiles it on the phone, or runs"
             " it on the GPU or the CPU\n"

@@ -200,7 +200,7 @@ def pass_soc(plugin: CDLL, name: str, soc: bytes) -> Any:
 def pass_first(original: Callable[..., int], soc: bytes) -> Callable[..., int]:
     """Return a function that calls another one with an SoC as its second argument."""
 
-    def call(plugin: Any, _: bytes, *others: Any) -> int:
-        return original(plugin, soc, *others)
+    def call(plugin: Any, _: bytes, *arguments: Any) -> int:
+        return original(plugin, soc, *arguments)
 
     return call

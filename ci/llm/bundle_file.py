@@ -158,8 +158,8 @@ class BundleFile:
         return target
 
     def count_tokens(self) -> int:
-        """Return the number of tokens of the bundle's tokenizer, without its library; 0 if its form
-        is not known. Raises FailedError if it is damaged."""
+        """Return the number of tokens of the bundle's tokenizer, without its library. Raises
+        FailedError if it is damaged."""
         section = find_tokenizer(self.name, self.bundle)
         data = read_section(self.path, section, MOST_TOKENIZER)
         if section.content == HUGGING_FACE:
@@ -171,9 +171,12 @@ class BundleFile:
                 ) from error
             return max(list_token_ids(document), default=-1) + 1
         try:
-            return sum(number == PIECES for number, _ in list_fields(data))
+            pieces = sum(number == PIECES for number, _ in list_fields(data))
         except ValueError as error:
             raise FailedError(f"{self.name}: the tokenizer is damaged", why=str(error)) from error
+        if not pieces:
+            raise FailedError(f"{self.name}: the tokenizer is damaged", why="it lists no pieces")
+        return pieces
 
     def read_tokenizer(self, directory: Path) -> Tokenizer:
         """Return the bundle's tokenizer, whose file is written to ``directory``. Raises UsageError
@@ -394,13 +397,13 @@ def _compare(
             why=f"the other models have {', '.join(sorted(sources))}",
             fix=fix,
         )
-    for what, wanted, actual in (
+    for verb, needed, actual in (
         ("is", list(port.shape), list(source.shape)),
         ("has the type", port.dtype, source.dtype),
     ):
-        if wanted != actual:
+        if needed != actual:
             raise FailedError(
-                f"{bundle.name}: {port.name} {what} {actual}, but {reader} reads {wanted}",
+                f"{bundle.name}: {port.name} {verb} {actual}, but {reader} reads {needed}",
                 why="LiteRT-LM passes the same buffer from one model to the next",
                 fix=fix,
             )

@@ -175,7 +175,7 @@ def find_steps(
     """Return the graphs for a context of ``size`` tokens by the number of new tokens, in the order
     of the parts, and remarks. Only numbers for which each part has a graph count: a file without
     graphs for one is of other graphs of the same parts."""
-    found: dict[int, list[Step]] = {}
+    steps_by_tokens: dict[int, list[Step]] = {}
     remarks: list[str] = []
     for path, program in zip(source.binaries, programs, strict=True):
         for context in program.contexts:
@@ -189,14 +189,16 @@ def find_steps(
                 if graph.shared_bytes:
                     step = replace(step, model=find_model(source.path, path, graph))
                     remarks.append(path.name)
-                found.setdefault(tokens, []).append(step)
-    count = max((len(steps) for steps in found.values()), default=0)
+                steps_by_tokens.setdefault(tokens, []).append(step)
+    count = max((len(steps) for steps in steps_by_tokens.values()), default=0)
     remarks = [
         f"{name} ran from the .onnx files of its graphs, because these share weights: {SHARED}"
         for name in dict.fromkeys(remarks)
     ]
     return {
-        tokens: tuple(steps) for tokens, steps in sorted(found.items()) if len(steps) == count
+        tokens: tuple(steps)
+        for tokens, steps in sorted(steps_by_tokens.items())
+        if len(steps) == count
     }, remarks
 
 
@@ -264,13 +266,13 @@ def find_caches(
                 why="Genie passes the same cache to both",
                 fix="export both graphs together",
             )
-        heads, _, *rest = port.shape
-        rest[axis - 2] = context
+        heads, _, *sizes = port.shape
+        sizes[axis - 2] = context
         spec = replace(
             port,
             name=f"kv_cache_{kind}_{match[2]}",
             dtype=NUMPY[port.dtype],
-            shape=(1, heads, *rest),
+            shape=(1, heads, *sizes),
         )
         caches.append(Cache(kind, int(match[2]), spec, axis))
     caches.sort(key=lambda cache: (cache.kind, cache.layer))
@@ -307,7 +309,7 @@ def make_signatures(
     """Return the signatures that LiteRT-LM would call: those of the parts together, and of what the
     host computes."""
     signatures: dict[str, dict[str, Method]] = {MAIN: {}, EMBEDDER: {}, AUXILIARY: {}}
-    kept = [cache.port for cache in caches]
+    cache_ports = [cache.port for cache in caches]
     for tokens, graphs in steps.items():
         prefix, suffix = (PREFILL, f"_{tokens}") if tokens > 1 else (DECODE, "")
         ids = TensorSpec(IDS, "int32", (1, tokens))
@@ -325,11 +327,11 @@ def make_signatures(
         flags = TensorSpec("valid_mask", "bool", (1, tokens))
         time = TensorSpec("time_step", "int32", ())
         for part, word, inputs, outputs in (
-            (MAIN, "", [*kept, ids, mask, *turns], [*slices, *([logits] if logits else [])]),
+            (MAIN, "", [*cache_ports, ids, mask, *turns], [*slices, *([logits] if logits else [])]),
             (EMBEDDER, "_embedder", [replace(ids, name="token_ids")], [ids]),
             (AUXILIARY, "_rope", [places], turns),
             (AUXILIARY, "_mask", [time, flags], [mask]),
-            (AUXILIARY, "_cache_update", [*kept, *slices, places, flags], kept),
+            (AUXILIARY, "_cache_update", [*cache_ports, *slices, places, flags], cache_ports),
         ):
             key = f"{prefix}{word}{suffix}"
             signatures[part][key] = Method(key, tuple(inputs), tuple(outputs), (), {})
@@ -357,16 +359,16 @@ def read_rope(source: GenieSource, steps: Mapping[int, tuple[Step, ...]]) -> Rop
     width = turns.shape[-1]
     encoding = source.find("engine", "model").get("positional-encoding")
     htp = source.find("engine", "backend", "QnnHtp")
-    given = encoding if isinstance(encoding, Mapping) else {}
-    if isinstance(encoding, list) or given.get("type", "rope") != "rope":
+    described = encoding if isinstance(encoding, Mapping) else {}
+    if isinstance(encoding, list) or described.get("type", "rope") != "rope":
         raise UsageError(
             f"the positional-encoding of {source.path.name} is not supported here",
             why="only one object of the type rope is",
         )
     name = source.path.name
-    base = read_factor(name, {**htp, **given}, "rope-theta", 10000)
+    base = read_factor(name, {**htp, **described}, "rope-theta", 10000)
     plain = Rope(tuple(base ** (-index / width) for index in range(width)))
-    scaling = given.get("rope-scaling")
+    scaling = described.get("rope-scaling")
     kind = scaling.get("rope-type", "default") if isinstance(scaling, Mapping) else "default"
     if not isinstance(scaling, Mapping) or kind == "default":
         return plain

@@ -351,8 +351,8 @@ def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progr
             command = show_command(output.verb, "--policy", shown_path(policy))
             text = write_toml(mended_files.make_policy(output.policy, earlier))
             write_whole(scratch / POLICY, HEAD.format(command=command) + text)
-            others = earlier.list_others([*mended_files.references.values()])
-            references = others | mended_files.references
+            earlier_references = earlier.list_others([*mended_files.references.values()])
+            references = earlier_references | mended_files.references
             about = {
                 **describe_run(folder, output),
                 "models": {
@@ -370,7 +370,7 @@ def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progr
                 edit_file(edited, before, after)
         paths.append(edited)
     progress.step(f"written: {', '.join(map(shown_path, paths))}")
-    if others:
-        shown_names = name_some(sorted(others), EARLIER_NAMED)
+    if earlier_references:
+        shown_names = name_some(sorted(earlier_references), EARLIER_NAMED)
         progress.step(f"of earlier runs, {shown_path(policy)} has {shown_names}: --model chooses")
     return shown_path(policy)

@@ -15,6 +15,7 @@ VOCABULARY, LENGTH, HIDDEN, HEAD = 512, 1024, 64, 16
 INT32, UFIXED8 = 0x0032, 0x0408
 KINDS = MappingProxyType({"prompt": 128, "token": 1})
 HEADS: Mapping[str, int] = MappingProxyType({})  # nothing that differs from the usual
+SCALES: Mapping[str, float] = MappingProxyType({})
 NO_PORTS: Mapping[str, Port] = MappingProxyType({})
 CACHE_SCALE = 0.5
 PARTS = ("model_part_1_of_2.bin", "model_part_2_of_2.bin")
@@ -69,6 +70,10 @@ def make_part(
     first: Port | None = None,
     new_scale: float = CACHE_SCALE,
     extra: Mapping[str, Port] = NO_PORTS,
+    scales: Mapping[str, float] = SCALES,
+    layer: int | None = None,
+    hidden_scale: float = 0,
+    has_logits: bool = True,
     **how: Any,
 ) -> bytes:
     """A context binary with the graphs of part ``number`` of two.
@@ -76,26 +81,34 @@ def make_part(
     ``kinds`` are its graphs with their numbers of tokens, ``heads`` the heads of their caches, and
     ``contexts`` the lengths of their contexts if they are not LENGTH.
     ``room`` is the room that the caches have beyond what is needed, ``first`` the input of part 1
-    that replaces token ids, ``new_scale`` the scale of new keys and values, and ``extra`` more
-    inputs.
+    that replaces token ids, ``new_scale`` the scale of new keys and values, ``extra`` more
+    inputs, and ``scales`` the scales of all caches that differ from the usual. ``layer`` is the
+    number of the layer, by default that of the part, and ``hidden_scale`` quantizes what the parts
+    pass on.
     """
     ports = {}
     for kind, tokens in kinds.items():
         context = contexts.get(kind, LENGTH)
         length, count = context - tokens + room, heads.get(kind, 4)
-        layer = number - 1
+        layer = number - 1 if layer is None else layer
+        scale = scales.get(kind, CACHE_SCALE)
+        result_scale = scales.get(kind, new_scale)
+        passed = Port((1, tokens, HIDDEN), UFIXED8, hidden_scale) if hidden_scale else None
         takes: dict[str, Sequence[int] | Port] = {
-            f"past_key_{layer}_in": Port((count, 1, HEAD, length), UFIXED8, CACHE_SCALE),
-            f"past_value_{layer}_in": Port((count, 1, length, HEAD), UFIXED8, CACHE_SCALE),
+            f"past_key_{layer}_in": Port((count, 1, HEAD, length), UFIXED8, scale),
+            f"past_value_{layer}_in": Port((count, 1, length, HEAD), UFIXED8, scale),
             "position_ids_cos": (1, 1, tokens, HEAD // 2),
         }
         gives: dict[str, Sequence[int] | Port] = {
-            f"past_key_{layer}_out": Port((count, 1, HEAD, tokens), UFIXED8, new_scale),
-            f"past_value_{layer}_out": Port((count, 1, tokens, HEAD), UFIXED8, new_scale),
+            f"past_key_{layer}_out": Port((count, 1, HEAD, tokens), UFIXED8, result_scale),
+            f"past_value_{layer}_out": Port((count, 1, tokens, HEAD), UFIXED8, result_scale),
         }
         ids = {"inputs_embeds": first} if first else {"input_ids": Port((1, tokens), INT32)}
-        takes |= ids if number == 1 else {"hidden": (1, tokens, hidden)}
-        gives |= {"hidden": (1, tokens, HIDDEN)} if number == 1 else {"logits": (1, tokens, logits)}
+        takes |= ids if number == 1 else {"hidden": passed or (1, tokens, hidden)}
+        if number == 1:
+            gives["hidden"] = passed or (1, tokens, HIDDEN)
+        elif has_logits:
+            gives["logits"] = (1, tokens, logits)
         takes |= extra
         ports[f"{kind}_ar{tokens}_cl{context}_{number}_of_2"] = (takes, gives)
     return make_binary(graphs=[*ports], ports=ports, **how)

@@ -51,14 +51,17 @@ def make_tiny(cut: int | None = None, **parts: bytes | None) -> bytes:
     return make_bundle(sections, cut=cut)
 
 
-def make_compiled_decoder(change: Callable[[Method], Method] = lambda it: it, **how: Any) -> bytes:
+def make_compiled_decoder(
+    change: Callable[[Method], Method] = lambda it: it, stamp: bytes = b"", **how: Any
+) -> bytes:
     """The decoder of ``tiny`` as a plugin compiles it: one partition per signature, each of which
-    ``change`` may change, with a context binary of make_binary(``how``)."""
+    ``change`` may change, with a context binary of make_binary(``how``). ``stamp`` names another
+    manufacturer."""
     known = parse_model(memoryview(read_part("decoder.tflite")), "decoder").methods
     methods = [change(method) for method in known]
     graphs = [f"qnn_partition_{number}" for number in range(len(methods))]
     soc = how.get("soc", ("SM8650", 57, 75))
-    stamp = b"Qualcomm\0" + soc[0].encode()
+    stamp = stamp or b"Qualcomm\0" + soc[0].encode()
     return make_partitions(methods, make_binary(graphs=graphs, **how), stamp)
 
 

@@ -221,7 +221,7 @@ SECRET = "https://user:secret@host/simple"
         ({"timeout": "9", "retries": "1"}, {}, {"UV_HTTP_TIMEOUT": "9", "UV_HTTP_RETRIES": "1"}),
     ],
 )
-def test_uv_is_told_what_pip_is_told(
+def test_settings_of_pip_become_variables_of_uv(
     settings: dict[str, str], variables: dict[str, str], told: dict[str, str]
 ) -> None:
     always = {"UV_INDEX_STRATEGY", "UV_PYTHON_DOWNLOADS", "UV_SYSTEM_CERTS"}

@@ -59,7 +59,7 @@ NAMED = "[global]\nfind_links = /named\n[install]\ntimeout = 6\nindex-url =\n"
         ({"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://b/it's"}, None),
     ],
 )
-def test_settings_count_as_pip_counts_them(
+def test_settings_of_pip_have_pips_precedence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     variables: dict[str, str],

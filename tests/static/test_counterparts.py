@@ -104,7 +104,7 @@ def read_lanes() -> dict[str, list[str]]:
     return lanes
 
 
-def test_all_patterns_match_modules() -> None:
+def test_each_pattern_of_a_lane_matches_a_module() -> None:
     for patterns in FILES.values():
         for pattern in patterns:
             assert [*CI.glob(pattern)], pattern

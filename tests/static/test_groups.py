@@ -50,7 +50,7 @@ def test_each_verb_and_session_is_in_one_group() -> None:
         (SESSIONS - {"tests"}, VERBS, "there is no session tests"),
     ],
 )
-def test_what_no_group_has_is_a_fault(
+def test_a_session_or_verb_in_no_group_is_a_fault(
     sessions: Collection[str], verbs: Collection[str], fault: str
 ) -> None:
     assert find_faults(sessions, verbs) == [fault]

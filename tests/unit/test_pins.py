@@ -58,7 +58,7 @@ def test_the_tested_pythons_are_those_that_the_project_supports() -> None:
     assert [f"3.{minor}" for minor in range(30) if supported.contains(f"3.{minor}.1")] == [*PYTHONS]
 
 
-def test_the_groups_with_torch_are_known() -> None:
+def test_a_lock_pins_torch_exactly_if_its_group_needs_it() -> None:
     for group in GROUPS[1:]:
         requirements = list_requirements(Lock(group))
         assert (f"torch=={Lock(group).torch}" in requirements) is (group in WITH_TORCH)

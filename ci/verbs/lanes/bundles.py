@@ -64,11 +64,10 @@ def find_source(path: Path) -> GenieSource:
     if errors := [finding for finding in errors if finding.id not in OF_LIBRARIES]:
         first = errors[0]
         raise FailedError(f"{path.name}: {first.what}", why=first.why, fix=first.fix)
-    names = folder.section("engine", "model", "binary").get("ctx-bins") or ()
     return GenieSource(
         path,
         folder.section(),
-        tuple(place_file(path, name) for name in names),
+        tuple(place_file(path, name) for name in folder.part_names),
         place_file(path, str(folder.section("tokenizer").get("path"))),
     )
 

@@ -24,12 +24,18 @@ from provisioning.doctor.survey.context_binaries import (
     parse_context_binary,
 )
 from provisioning.doctor.survey.litert_names import DTYPES, MODEL_SECTION, OPERATORS, SECTIONS
-from provisioning.doctor.survey.programs import MAX_RANK, Constant, Method, Partition, Program
+from provisioning.doctor.survey.programs import (
+    MAX_RANK,
+    QUALCOMM,
+    Constant,
+    Method,
+    Partition,
+    Program,
+)
 from provisioning.elf.programs import MAX_TEXT, Table, Tables, View
 from provisioning.manifest.targets import is_same_soc
 
 MODEL, BUNDLE = b"TFL3", b"LITERTLM"
-QUALCOMM = "Qualcomm"
 DISPATCH, CUSTOM = "DISPATCH_OP", 32
 STAMP = "LiteRtStamp"
 # Values in a bundle's metadata, by their types' numbers.

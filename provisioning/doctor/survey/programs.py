@@ -73,6 +73,7 @@ DTYPES = {
 }
 # KernelTypes and InstructionArguments, by their index in the unions.
 INT, BOOL, DOUBLE, TENSOR, STRING, INTS, DOUBLES, BOOLS = 2, 3, 4, 5, 6, 7, 8, 9
+QUALCOMM = "Qualcomm"  # the manufacturer in the stamp of a compiled .tflite file
 KERNEL_CALL = 1
 INLINE = 0
 Constant = int | float | bool | str | tuple[int | float | bool, ...] | None
@@ -149,6 +150,11 @@ class Program:
     is_package: bool = False
     external: tuple[str, ...] = ()
     compiled_for: str = ""
+
+    @property
+    def is_of_other_maker(self) -> bool:
+        """Return whether a .tflite file is compiled for the NPU of another manufacturer."""
+        return bool(self.compiled_for) and not self.compiled_for.startswith(QUALCOMM)
 
 
 def read_program(path: Path) -> Program:

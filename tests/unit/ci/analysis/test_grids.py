@@ -287,7 +287,7 @@ def test_outputs_of_a_litert_model_are_integers_whatever_computes_them(bits: int
     assert find_grids(LitertProgram(data).graphs.values()) == expected
 
 
-def test_descriptions_get_a_grid_each() -> None:
+def test_each_tensor_is_described_with_its_own_grid() -> None:
     infos = [TensorInfo("float32", (2,)), TensorInfo("int64", (3,))]
     first, second = add_grids(infos, [HALVES, NO_GRID])
     assert (first.step, first.lowest, first.highest) == HALVES

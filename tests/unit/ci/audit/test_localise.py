@@ -636,7 +636,7 @@ def test_a_wrong_part_is_confirmed_in_a_fresh_process(
     ],
     ids=["killed", "refused", "nothing delegated"],
 )
-def test_a_part_without_a_program_says_why(
+def test_a_part_that_was_not_lowered_names_the_reason(
     tmp_path: Path, ended: Ended | None, engine: Any, refused: str
 ) -> None:
     runner = EchoRunner(fail)

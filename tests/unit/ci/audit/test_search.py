@@ -176,7 +176,7 @@ REFUSALS: dict[str, tuple[dict[str, str], str, str, int]] = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_refusal_is_shrunk(name: str) -> None:
+def test_a_graph_that_qnn_refuses_is_shrunk(name: str) -> None:
     reasons, part, ended, most = REFUSALS[name]
 
     def refuse(cut: Cut) -> str:

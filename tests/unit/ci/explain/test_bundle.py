@@ -169,7 +169,9 @@ def test_a_file_of_litert_lm_is_read_likewise(
     assert [*list_findings(bundle)] == ["QNN953 1 err 5000", "QNN966"]
 
 
-def test_a_bundle_belongs_to_one_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_refuses_a_bundle_with_several_logs_or_unfit_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "run.log"
     log.write_text("err 5000\n")
     folder = genie.make_genie(tmp_path / "bundle")

@@ -26,7 +26,7 @@ ATOMS = (
     st.lists(st.sampled_from(ATOMS), max_size=6).map("".join),
     st.text("abcABC1 \n_\u00e9\u0130", max_size=8),
 )
-def test_it_finds_what_the_engine_of_python_finds(pattern: str, text: str) -> None:
+def test_a_linear_expression_matches_what_pythons_engine_matches(pattern: str, text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

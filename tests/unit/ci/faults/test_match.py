@@ -652,7 +652,7 @@ class Skipped(nn.Module):
         (Skipped(), (1, 4, 6, 6), "8a8w", "batch-norm-folded-in-use"),
     ],
 )
-def test_what_strangers_wrote_has_its_fault(
+def test_known_faults_match_other_spellings_of_the_same_operators(
     net: nn.Module, shape: tuple[int, ...], scheme: str, name: str
 ) -> None:
     steps = describe_module(net.eval(), (torch.zeros(shape),))

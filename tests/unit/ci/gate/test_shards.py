@@ -91,7 +91,7 @@ def test_shard_marks_record_positions_and_a_digest_of_the_policy() -> None:
     assert take_shard(SPECS[1:], "1/3", POLICY, "python")[1].whole != marks[0].whole
 
 
-def test_a_plan_s_cases_are_read(tmp_path: Path) -> None:
+def test_cases_of_a_plan_are_read_and_wrong_ones_refused(tmp_path: Path) -> None:
     plan = {"base": "a", "head": "b", "cases": [{"model": "mlp", "scheme": "fp16", "soc": "X"}]}
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan))

@@ -80,7 +80,9 @@ def exchange(edit: GraphEditor) -> None:
     (exchange, "y = Mul(x, two)", 9,
      "y/Slice = Slice(x) y/ReduceMean = ReduceMean(y/Slice) y = Sub(x,y/ReduceMean)"),
 ])  # fmt: skip
-def test_an_edited_model_has_these_calls(edit: Edit, body: str, opset: int, calls: str) -> None:
+def test_each_edit_of_an_onnx_model_changes_its_calls(
+    edit: Edit, body: str, opset: int, calls: str
+) -> None:
     model = read_model(body, opset)
     editor = GraphEditor(OnnxLane(model))
     edit(editor)

@@ -4,6 +4,7 @@ fault alone, and right ones by none."""
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from ci.inspect.genie import BinaryFile, GenieFolder
 from ci.inspect.genie_checks import judge_genie
 from provisioning.errors import ExitCode
 from tests.build.genie import (
+    HEAD,
     HIDDEN,
     PARTS,
     VOCABULARY,
@@ -45,7 +47,7 @@ EMBEDDING = {
     "type": "lut",
     "size": HIDDEN,
     "lut-path": "embedding.bin",
-    "datatype": "QNN_DATATYPE_UFIXED_POINT_16",
+    "datatype": "ufixed16",
 }
 EMBEDS = Port((1, 128, HIDDEN))
 
@@ -78,6 +80,11 @@ def parts(**how: Any) -> Change:
 def second(**how: Any) -> Change:
     """The second part is compiled otherwise."""
     return lambda folder, _: (folder / PARTS[1]).write_bytes(make_part(2, **how))
+
+
+def write_first(folder: Path, **how: Any) -> None:
+    """The first part is compiled otherwise."""
+    (folder / PARTS[0]).write_bytes(make_part(1, **how))
 
 
 def list_words(value: object) -> Iterator[str]:
@@ -123,6 +130,66 @@ def settings(soc: int, hexagon: str) -> Change:
     return lambda folder, _: (folder / "htp_config.json").write_text(text)
 
 
+def put(keys: str, value: object) -> Change:
+    """A key of the dialog has a value; ``keys`` are those of the sections and its name."""
+
+    def change(_: Path, config: dict[str, Any]) -> None:
+        section = config["dialog"]
+        *sections, key = keys.split()
+        for name in sections:
+            section = section[name]
+        section[key] = value
+
+    return change
+
+
+def by_positional_encoding(rope_dim: int) -> Change:
+    """The rotations are described by positional-encoding."""
+
+    def change(_: Path, config: dict[str, Any]) -> None:
+        engine = config["dialog"]["engine"]
+        del engine["backend"]["QnnHtp"]["pos-id-dim"]
+        encoding = {"type": "rope", "rope-dim": rope_dim, "rope-theta": 500000}
+        engine["model"]["positional-encoding"] = encoding
+
+    return change
+
+
+def move_parts(separator: str) -> Change:
+    """The parts are in a folder, whose name the configuration separates by ``separator``."""
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        (folder / "models").mkdir()
+        for name in PARTS:
+            (folder / name).rename(folder / "models" / name)
+        names = [f"models{separator}{name}" for name in PARTS]
+        config["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = names
+
+    return change
+
+
+def with_prefix(*, is_there: bool) -> Change:
+    """Genie drafts tokens with a prefix, a folder with caches."""
+    section = {"version": 1, "ssd-version": 1, "forecast-token-count": 4, "branches": [3, 2]}
+    section |= {"forecast-prefix": 16, "forecast-prefix-name": "forecast-prefix"}
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        config["dialog"] |= {"type": "ssd-q1", "ssd-q1": section}
+        if is_there:
+            (folder / "forecast-prefix").mkdir()
+
+    return change
+
+
+def write_config(start: bytes) -> Change:
+    """The configuration starts with these bytes."""
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        (folder / "genie_config.json").write_bytes(start + json.dumps(config).encode())
+
+    return change
+
+
 def put_htp(key: str, value: object) -> Change:
     """A key of the HTP's section has a value."""
 
@@ -138,7 +205,7 @@ def embed(table_bytes: int) -> Change:
     def change(folder: Path, config: dict[str, Any]) -> None:
         (folder / PARTS[0]).write_bytes(make_part(1, first=EMBEDS))
         (folder / "embedding.bin").write_bytes(bytes(table_bytes))
-        config["dialog"]["embedding"] = EMBEDDING
+        config["dialog"]["embedding"] = {**EMBEDDING}
 
     return change
 
@@ -238,6 +305,83 @@ GENIE: dict[str, Row] = {
         WRONG,
         {"QNN970": "spills 8388608 bytes"},
     ),
+    "parts of two calibrations": Row(
+        "ai-hub-models 332",
+        both(second(hidden_scale=0.02), lambda folder, _: write_first(folder, hidden_scale=0.01)),
+        [],
+        WRONG,
+        {"QNN956": "takes hidden as ufixed8 with the scale 0.02 and zero point 128, and"},
+    ),
+    "caches of two calibrations": Row(
+        "ai-hub-models 332",
+        second(scales={"prompt": 0.25}),
+        [],
+        WRONG,
+        {"QNN968": "past_key_1_in is ufixed8 with the scale 0.5"},
+    ),
+    "the same layer twice": Row(
+        "ai-hub-models 332",
+        second(layer=0),
+        [],
+        WRONG,
+        {"QNN968": "it returns past_key_0_out, as prompt_ar128_cl1024_1_of_2 of another part"},
+    ),
+    "no head": Row(
+        "ai-hub-apps 121", second(has_logits=False), [], WRONG, {"QNN978": "returns logits"}
+    ),
+    "rotations of another model": Row(
+        "ai-hub-models 332",
+        by_positional_encoding(HEAD),
+        [],
+        WRONG,
+        {"QNN961": "positional-encoding.rope-dim is 16, and position_ids_cos"},
+    ),
+    "no prefix for drafts": Row(
+        "qai-appbuilder 90",
+        with_prefix(is_there=False),
+        [],
+        WRONG,
+        {"QNN951": "forecast-prefix is missing; dialog.ssd-q1.forecast-prefix-name names it"},
+    ),
+    "no adapter": Row(
+        "ai-hub-apps 119",
+        put(
+            "engine model binary lora",
+            {"version": 1, "adapters": [{"name": "a", "bin-sections": ["lora_1.bin"]}]},
+        ),
+        [],
+        WRONG,
+        {"QNN951": "lora_1.bin is missing; dialog.engine.model.binary.lora.adapters"},
+    ),
+    "the settings of another phone": Row(
+        "ai-hub-models 289",
+        lambda folder, _: (folder / "htp_config.json").write_text(
+            json.dumps({"devices": [{"soc_id": 69, "dsp_arch": "V79"}]})
+        ),
+        [],
+        WRONG,
+        {"QNN962": "is for Hexagon V79"},
+    ),
+    "settings that QNN does not read": Row(
+        "ai-hub-apps 57",
+        lambda folder, _: (folder / "htp_config.json").unlink(),
+        [],
+        FITS,
+        {"QNN976": "QNN does not read htp_config.json: it is missing"},
+    ),
+    "paths of Windows": Row(
+        "ai-hub-models 168", move_parts("\\"), [], FITS, {"QNN977": "models\\model_part_2_of_2"}
+    ),
+    "a type of embeddings that is QNN's": Row(
+        "aimet 4066",
+        both(embed(TABLE_BYTES), put("embedding datatype", "QNN_DATATYPE_UFIXED_POINT_16")),
+        [],
+        WRONG,
+        {"QNN950": '"QNN_DATATYPE_UFIXED_POINT_16", and libGenie knows float32, native'},
+    ),
+    "a configuration with comments": Row(
+        "ai-hub-apps 119", write_config(b"// of Genie\n"), [], WRONG, {"QNN950": "is malformed"}
+    ),
     "weights that are not shared": Row(
         "ai-hub-apps 31", separate, [], FITS, {"QNN973": "are the same part in separate files"}
     ),
@@ -245,10 +389,23 @@ GENIE: dict[str, Row] = {
         "ai-hub-models 129", tokenizer(VOCABULARY // 4), [], FITS, {"QNN974": "ids up to 127 only"}
     ),
 }
+FOR_PHONE = ["--soc", "SM8650", "--runtime", "2.49.40"]
 RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
     "with its libraries": (
         libraries(genie=GENIE_KEYS),
         ["--soc", "SM8650"],
+    ),
+    "with a byte order mark": (write_config(BOM_UTF8), FOR_PHONE),
+    "with parts in a folder": (move_parts("/"), FOR_PHONE),
+    "with a prefix": (with_prefix(is_there=True), FOR_PHONE),
+    "with positional-encoding": (by_positional_encoding(HEAD // 2), FOR_PHONE),
+    "with quantized values between parts": (
+        both(second(hidden_scale=0.01), lambda folder, _: write_first(folder, hidden_scale=0.01)),
+        FOR_PHONE,
+    ),
+    "with two files of settings": (
+        put("engine backend extensions", ["htp_config.json", "htp_config.json"]),
+        FOR_PHONE,
     ),
     "with an embedding table": (embed(TABLE_BYTES), ["--soc", "SM8650", "--runtime", "2.51.0"]),
     "with room in the shared buffer": (
@@ -341,6 +498,30 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
         compiled(auxiliary=rename("auxiliary", b"prefill_mask_8", b"prefill_mask_4")),
         ["--soc", "SM8650"],
         "there is no signature prefill_mask_8 in the auxiliary graphs",
+    ),
+    "a decoder for another manufacturer": (
+        "LiteRT-LM 3109",
+        lambda: make_tiny(decoder=make_compiled_decoder(stamp=b"MediaTek\0MT6989")),
+        ["--soc", "SM8650"],
+        "tf_lite_prefill_decode is compiled for MediaTek MT6989",
+    ),
+    "no stop tokens": (
+        "LiteRT-LM 1466",
+        compiled(metadata=LLM[:7] + LLM[14:]),
+        ["--soc", "SM8650"],
+        "the metadata names no stop token",
+    ),
+    "a damaged tokenizer": (
+        "litert-torch 960",
+        compiled(tokenizer=bytes(700)),
+        ["--soc", "SM8650"],
+        "the tokenizer is damaged",
+    ),
+    "a newer format": (
+        "LiteRT-LM 2226",
+        lambda: b"LITERTLM\2" + compiled()()[9:],
+        ["--soc", "SM8650"],
+        "it has version 2.7.0 of the format, and LiteRT-LM reads 1",
     ),
     "no dispatch library": (
         "LiteRT-LM 1466",

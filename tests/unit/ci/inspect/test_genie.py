@@ -11,7 +11,7 @@ import pytest
 
 from ci.__main__ import main
 from provisioning.errors import ExitCode
-from tests.build.genie import LENGTH, PARTS, VOCABULARY, make_genie, make_part, make_tokenizer
+from tests.build.genie import HEAD, LENGTH, PARTS, VOCABULARY, make_genie, make_part, make_tokenizer
 from tests.stand_ins.lowered import make_binary
 
 NEWER = "v2.51.0.261010101010"
@@ -54,6 +54,18 @@ def cut(folder: Path, _: object) -> None:
     (folder / PARTS[1]).write_bytes(second_part[: len(second_part) // 2])
 
 
+def encode_by(rope_dim: int) -> Change:
+    """The positions are described by positional-encoding."""
+
+    def change(_: Path, config: dict[str, Any]) -> None:
+        engine = config["dialog"]["engine"]
+        del engine["backend"]["QnnHtp"]["pos-id-dim"]
+        encoding = {"type": "rope", "rope-dim": rope_dim, "rope-theta": 10000}
+        engine["model"]["positional-encoding"] = encoding
+
+    return change
+
+
 HTP = ("engine", "backend", "QnnHtp")
 BINS = ("engine", "model", "binary", "ctx-bins")
 SETTINGS = json.dumps({"devices": [{"soc_model": 57, "dsp_arch": "v79"}]})
@@ -77,7 +89,6 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
     "no vocabulary": (write("tokenizer.json", "{}"), "QNN950", "lists no vocabulary"),
     "a part is missing": (remove(PARTS[1]), "QNN951", PARTS[1]),
     "no tokenizer": (remove("tokenizer.json"), "QNN951", "tokenizer.json"),
-    "no settings": (remove("htp_config.json"), "QNN951", "htp_config.json"),
     "a part is cut": (cut, "QNN953", PARTS[1]),
     "a pointer": (write(PARTS[0], "version https://git-lfs"), "QNN953", PARTS[0]),
     "two versions": (write(PARTS[1], make_part(2, build=NEWER)), "QNN954", "2.51.0"),
@@ -95,11 +106,31 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
     ),
     "a unigram tokenizer": (write("tokenizer.json", UNIGRAM), "QNN959", "ids up to 521"),
     "another kv-dim": (put(*HTP, "kv-dim", value=128), "QNN961", "kv-dim is 128"),
+    "another rope-dim": (encode_by(rope_dim=HEAD), "QNN961", "rope-dim is 16"),
     "another pos-id-dim": (put(*HTP, "pos-id-dim", value=64), "QNN961", "pos-id-dim is 64"),
+    "comments": (write("genie_config.json", "// of Genie\n{}"), "QNN950", "JSON is malformed"),
+    "an unknown type": (put("type", value="chat"), "QNN950", '"chat", and libGenie knows basic'),
+    "a backend without its section": (
+        put("engine", "backend", "type", value="GTE"),
+        "QNN950",
+        "dialog.engine.backend.type is GTE, and dialog.engine.backend.GTE is missing",
+    ),
+    "a section of another type": (
+        put("engine", "model", "library", value={}),
+        "QNN950",
+        "dialog.engine.model.library is there, and dialog.engine.model.type is binary",
+    ),
     "settings of another Hexagon": (write("htp_config.json", SETTINGS), "QNN962", "Hexagon V79"),
     "settings of another SoC": (write("htp_config.json", OF_OTHER_SOC), "QNN962", "SM8550"),
 }
 WARNINGS: dict[str, tuple[Change, str, str]] = {
+    "no settings": (remove("htp_config.json"), "QNN976", "htp_config.json: it is missing"),
+    "damaged settings": (write("htp_config.json", "{"), "QNN976", "data was truncated"),
+    "settings with a number": (
+        write("htp_config.json", json.dumps({"devices": [{"dsp_arch": 75}]})),
+        "QNN976",
+        'dsp_arch is 75, not a text such as "v75"',
+    ),
     "another eos": (put("context", "eos-token", value=[2, 77]), "QNN960", "eos-token is 77"),
     "an absolute path": (
         put("tokenizer", "path", value="/data/local/tmp/tokenizer.json"),
@@ -135,7 +166,7 @@ def test_a_folder_with_one_fault_cannot_be_loaded_for_that_reason(
 
 
 @pytest.mark.parametrize("name", WARNINGS)
-def test_what_may_be_right_is_a_warning(
+def test_a_folder_whose_fault_may_be_harmless_gets_a_warning(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change, number, text = WARNINGS[name]

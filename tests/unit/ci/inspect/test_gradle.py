@@ -81,7 +81,7 @@ def parse(text: str) -> Gradle:
         ("api(project(':npu')); api(projects.npuCore.io)", "modules", (":npu", ":npu-core:io")),
     ],
 )
-def test_literal_values_are_read(text: str, field: str, value: object) -> None:
+def test_literal_values_of_a_build_file_are_read(text: str, field: str, value: object) -> None:
     assert getattr(parse(text), field) == value
 
 
@@ -117,7 +117,7 @@ def test_kept_symbols_are_patterns_of_paths(text: str, is_kept: bool) -> None:
         ("implementation('x:y:1') { exclude group: 'z', module: 'a.so' }", ()),
     ],
 )
-def test_excluded_libraries_are_read(text: str, excludes: tuple[str, ...]) -> None:
+def test_libraries_that_jnilibs_excludes_are_read(text: str, excludes: tuple[str, ...]) -> None:
     assert parse(text).excludes == excludes
 
 
@@ -209,7 +209,7 @@ def test_version_catalog_names_packages(tmp_path: Path, text: str, packages: lis
     assert [*chain(*read_catalog(tmp_path).values())] == packages
 
 
-def test_variables_of_a_project_are_read(tmp_path: Path) -> None:
+def test_variables_come_from_build_files_and_gradle_properties(tmp_path: Path) -> None:
     (tmp_path / "build.gradle.kts").write_text('extra["ort"] = "1.2" // val no = "3"\n')
     (tmp_path / "gradle.properties").write_text("# no=1\nqnn.version=2.49.0\nnpu : 3\n")
     variables = read_variables(tmp_path)

@@ -22,7 +22,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("soc_name", ROWS)
-def test_an_soc_is_answered_by_lane(soc_name: str) -> None:
+def test_inspect_says_which_lanes_take_an_soc(soc_name: str) -> None:
     answer = answer_soc(soc_name)
     supported = tuple(lane.is_supported for lane in answer.lanes)
     assert (answer.name, supported, (*answer.siblings, "")[0]) == ROWS[soc_name]

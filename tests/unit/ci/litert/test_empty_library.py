@@ -21,12 +21,12 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_has_its_name_and_needs_nothing(library: Path) -> None:
+def test_the_empty_library_has_its_soname_and_needs_no_other(library: Path) -> None:
     facts = read_elf(library)
     assert facts.soname == SONAME
     assert not facts.needed
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the library is for x86-64")
-def test_the_loader_loads_it(library: Path) -> None:
+def test_the_empty_library_can_be_loaded(library: Path) -> None:
     ctypes.CDLL(str(library))

@@ -352,7 +352,7 @@ def replace_scheme(spec: CaseSpec) -> CaseSpec:
     return CaseSpec(spec.model, Scheme.ASIS, spec.soc, spec.source)
 
 
-def test_signatures_are_chosen_by_name(tmp_path: Path) -> None:
+def test_only_the_chosen_signatures_of_a_model_are_judged(tmp_path: Path) -> None:
     data = make_model("signatures")
     with_all = load_litert(write_case(tmp_path, data))
     chosen = load_litert(write_case(tmp_path, data, signatures=("decode",)))

@@ -114,7 +114,7 @@ def test_an_operator_of_integers_reads_and_returns_what_they_stand_for() -> None
     assert makers[graph.outputs[0]].operator == "dequantize"
 
 
-def test_values_are_changed_recorded_and_fixed() -> None:
+def test_a_run_records_changes_and_fixes_results_of_nodes() -> None:
     program = LitertProgram(make_model("dense"))
     (graph,) = program.graphs.values()
     sets, hidden = draw_sets(program, 1), find_node(graph, "relu").results[0]

@@ -82,7 +82,7 @@ def test_states_as_inputs_are_the_same_model_over_sixteen_runs(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_state_that_is_not_carried_shows(name: str) -> None:
+def test_outputs_differ_if_a_state_is_not_carried(name: str) -> None:
     make, *_ = MODELS[name]
     exposed, sets = expose_states(name, make()), list_steps(name)
     expected = np.stack(run(exposed, sets))

@@ -26,7 +26,7 @@ from tests.build.litert_bundles import LLM, make_compiled_decoder, make_tiny, re
 from tests.stand_ins.litert import make_plain
 
 
-def test_a_right_bundle_says_what_it_takes(tmp_path: Path) -> None:
+def test_chunks_caches_and_metadata_of_a_bundle_are_read(tmp_path: Path) -> None:
     bundle = read_bundle(write_tiny(tmp_path / "tiny.litertlm"))
     assert bundle.chunks == (8,)
     assert [(cache.name, cache.axis) for cache in bundle.caches] == [
@@ -148,7 +148,7 @@ def test_no_metadata_ends_in_anything_but_a_refusal(data: bytes) -> None:
         parse_metadata("m", data)
 
 
-def test_fields_are_numbers_or_bytes() -> None:
+def test_fields_of_a_protobuf_message_are_numbers_or_bytes() -> None:
     assert [*list_fields(LLM)] == [
         (1, b"\x0a\x03\x0a\x01\x01"),
         (2, b"\x0a\x03\x0a\x01\x02"),

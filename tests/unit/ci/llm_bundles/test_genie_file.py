@@ -139,7 +139,7 @@ def test_contexts_for_another_phone_or_of_a_newer_qnn_are_refused(
     assert text in f"{caught.value} {caught.value.why}"
 
 
-def test_a_right_folder_says_what_it_takes(tmp_path: Path) -> None:
+def test_chunks_caches_and_rotations_of_a_folder_are_read(tmp_path: Path) -> None:
     bundle = load_bundle(make_genie(tmp_path / "bundle"))
     assert (bundle.chunks, bundle.context, bundle.vocabulary) == ((128,), LENGTH, VOCABULARY)
     assert [(cache.name, cache.axis, cache.port.dtype) for cache in bundle.caches] == [

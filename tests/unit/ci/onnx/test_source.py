@@ -268,7 +268,7 @@ def test_samples_that_lack_an_axis_are_refused_with_both_shapes(
     assert fix in caught.value.fix
 
 
-def test_data_is_refused_with_its_faults(tmp_path: Path) -> None:
+def test_input_and_calibration_files_with_a_fault_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "name.npz", image=np.ones((4, 2, 3), "float32"))
     np.savez(tmp_path / "shape.npz", x=np.ones((4, 3, 2), "float32"))
     np.savez(tmp_path / "type.npz", x=np.ones((4, 2, 3), "uint8"))

@@ -763,7 +763,7 @@ def test_compare_folders_ignores_expired_allowances_and_folders_without_buck(
     assert compare_folders(tmp_path, ["s", "gone"], policy, tmp_path / "cache") is None
 
 
-def test_a_base_needs_a_repository(tmp_path: Path) -> None:
+def test_parity_with_a_base_refuses_a_folder_that_is_no_repository(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a git repository") as caught:
         compare_source(ParityRequest(tmp_path, base="main"), ParityPolicy())
     assert caught.value.fix == "omit --base"

@@ -59,7 +59,7 @@ def test_changed_lines_are_those_that_are_new_or_where_some_went_away() -> None:
     assert changed_lines("a\nb\nc\n", "a\nc\n") == {2}
 
 
-def test_the_document_fits_its_schema(drifted: ParityReport) -> None:
+def test_the_json_of_parity_fits_its_schema(drifted: ParityReport) -> None:
     path = Path(__file__).parents[4] / "docs" / "schemas" / "parity.schema.json"
     schema = json.loads(path.read_text(encoding="utf-8"))
 

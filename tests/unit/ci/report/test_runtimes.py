@@ -224,7 +224,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
-def test_the_answer_follows_from_the_figures(name: str) -> None:
+def test_the_fastest_smallest_and_most_accurate_green_row_is_named(name: str) -> None:
     cases, text = COMPARISONS[name]
     (answer,) = compare(**cases).answers
     start = "net.py:net on SM8650: "

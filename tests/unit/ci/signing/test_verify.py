@@ -496,7 +496,7 @@ def test_expired_certificates_are_notes_unless_a_date_is_given(key: Key, library
     assert [fault.kind for fault in early.faults] == [Kind.DATE] * 3
 
 
-def test_a_chain_in_a_file_is_judged(key: Key, library: bytes) -> None:
+def test_a_chain_of_certificates_in_a_file_is_judged(key: Key, library: bytes) -> None:
     def judge(*certificates: bytes) -> Verification:
         return verify(sign_elf(library, dataclasses.replace(key, chain=b"".join(certificates))))
 

@@ -55,7 +55,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("words", "fix"), ROWS)
-def test_the_hints_of_a_refusal_lead_on(
+def test_no_hint_of_a_refusal_ends_in_another_refusal(
     place: Path, typed_hints: Typist, capsys: pytest.CaptureFixture[str], words: str, fix: str
 ) -> None:
     assert main(shlex.split(words)) in {ExitCode.USAGE, ExitCode.ENVIRONMENT, ExitCode.TOOL}
@@ -76,7 +76,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize(("fix", "fault"), PLANTED.items())
-def test_a_fix_that_does_not_lead_on_is_found(
+def test_a_fix_that_ends_in_an_error_again_is_found(
     monkeypatch: pytest.MonkeyPatch, typed_hints: Typist, fix: str, fault: str
 ) -> None:
     plant = ModuleType("tests.planted_verb")
