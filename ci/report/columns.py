@@ -470,13 +470,13 @@ def show_limit(name: str, rule: Threshold) -> str:
 
 
 def list_charts(reports: Sequence[Report]) -> list[tuple[str, Draw]]:
-    """Return the title of each chart, and what draws its bars. DDR traffic is included only if a
-    case has a value for it."""
+    """Return the title of each chart, and what draws its bars: that of the SQNR, and others if a
+    case has a value for them."""
     cases = [case for report in reports for case in report.cases]
     return [
         (column.chart, column.draw)
         for column in COLUMNS
-        if column.draw and (column.draw is not bars.draw_traffic or any(map(column.is_had, cases)))
+        if column.draw and (column.draw is bars.draw_sqnr or any(map(column.is_had, cases)))
     ]
 
 
