@@ -110,6 +110,9 @@ CUT = """[...document.querySelectorAll("#case-table, .figures, .cards")]
   .filter((one) => one.scrollWidth > one.clientWidth).length"""
 
 
+# The lines of the highest label next to a bar.
+MOST_LINES = """Math.max(...[...document.querySelectorAll(".figure span")]
+    .map((one) => Math.round(one.offsetHeight / parseFloat(getComputedStyle(one).lineHeight))))"""
 TIMES = DeviceFigures(
     starts=3,
     runs=90,
@@ -152,6 +155,7 @@ def test_cases_are_whole_on_a_wide_page_and_cards_on_a_narrow_one(
     assert browser.ask(CUT) == 0
     display, labels, are_lines = browser.ask(CARDS)
     assert (display, are_lines) == ("block", True)
+    assert browser.ask(MOST_LINES) == 1
     heads = ("scheme", "SoC", "status", "SQNR dB", "predicted dB", "above noise", "program size")
     assert [head for head in heads if f'"{head}"' not in labels] == []
     assert browser.ask(SHOWN % "caption").count("On the device") == 1
