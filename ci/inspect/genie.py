@@ -449,6 +449,7 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "strings": (list,),
     "paths": (str, list),
     "list": (list,),
+    "any": (object,),
     "objects": (dict, list),
 }
 
@@ -457,7 +458,7 @@ def is_of_kind(value: Any, kind: str) -> bool:
     """Return whether a value of JSON has a type of genie.toml. Python's booleans are numbers, and
     JSON's are not."""
     if isinstance(value, bool):
-        return kind == "boolean"
+        return kind in {"boolean", "any"}
     return isinstance(value, TYPES[kind])
 
 
@@ -478,6 +479,8 @@ def check_keys(
     for key in ("pos-id-dim", "rope-theta"):
         if key in htp and "positional-encoding" in model:
             yield f"{key} and positional-encoding exclude each other"
+    if {"ctx-bins", "fcb"} <= find_section(model, ("binary",)).keys():
+        yield "ctx-bins and fcb exclude each other"
 
 
 def check_section(

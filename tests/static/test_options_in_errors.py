@@ -1,5 +1,6 @@
-"""An error, a fix or a remedy of a verb names only options that this verb has. One of another
-module names those of a verb that imports it, and one of the policies those of some verb."""
+"""A text that a verb may print, such as an error, a fix, a note or a heading, names only options
+that this verb has. One of another module names those of a verb that imports it, and a fix of the
+policies those of some verb."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from provisioning.manifest.reader import parse_toml
 from tests.documented.pages import ROOT, VERBS
 from tests.stand_ins.sources import list_nodes, parse_source
 from tests.static.test_gate_imports import read_graph
+from tests.static.test_hints import read_strings
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
 FIXES = {"fix", "remedy"}
@@ -65,20 +67,18 @@ def read_options() -> dict[str, set[str]]:
     return options_of_modules
 
 
-def list_texts(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.JoinedStr):
-        yield "".join(str(value.value) for value in node.values if isinstance(value, ast.Constant))
-    elif isinstance(node, ast.Constant):
-        yield str(node.value)
-    else:
-        for inner in ast.iter_child_nodes(node):
-            yield from list_texts(inner)
-
-
 def list_named(source: str) -> set[str]:
-    """The options that the errors, fixes and remedies of a module name."""
-    nodes = (node for node in list_nodes(parse_source(source)) if is_message(node))
-    return {option for node in nodes for text in list_texts(node) for option in find_options(text)}
+    """The options that the texts of a module name: its strings of several words, and each string of
+    its errors, fixes and remedies."""
+    texts = [text for text in read_strings(source) if " " in text.strip()]
+    for node in list_nodes(parse_source(source)):
+        if is_message(node):
+            texts += [each.value for each in ast.walk(node) if is_text(each)]
+    return {option for text in texts for option in find_options(text)}
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def find_options(text: str) -> list[str]:
@@ -140,6 +140,8 @@ def test_every_option_that_a_policy_says_to_pass_exists() -> None:
         'raise UsageError(f"--gone {value} is wrong")',
         'raise UsageError("wrong", fix="pass --gone")',
         'Remedy(fix="leave out --gone" if value else "")',
+        'progress.step(f"note: {name} has no effect; --gone chooses")',
+        'LIMIT_REACHED = "the time is up (--gone)"',
     ],
 )
 def test_a_message_with_an_unknown_option_is_found(source: str) -> None:

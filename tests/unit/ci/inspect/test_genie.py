@@ -83,6 +83,11 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "QNN950",
         "pos-id-dim and positional-encoding",
     ),
+    "two lists of parts": (
+        put("engine", "model", "binary", "fcb", value=[*PARTS]),
+        "QNN950",
+        "ctx-bins and fcb exclude each other",
+    ),
     "a part that is no text": (put(*BINS, value=[*PARTS, 7]), "QNN950", "no name of a file"),
     "no parts": (put(*BINS, value=[]), "QNN950", "ctx-bins names no file"),
     "a damaged tokenizer": (write("tokenizer.json", "[1]"), "QNN950", "tokenizer.json"),
