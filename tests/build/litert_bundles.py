@@ -102,8 +102,8 @@ def pack_tiny(path: Path, folder: Path, **parts: bytes | None) -> Path:
 
 
 def plant_at_zero(auxiliary: bytes) -> bytes:
-    """Auxiliary graphs that write each chunk at the start of the caches, as those of bundles of
-    Gemma 3 do (google-ai-edge/LiteRT-LM 3508): after a prompt, only its last chunk is there."""
+    """Auxiliary graphs that write each chunk at the start of the caches, so that only the last
+    chunk of a prompt is there: the symptom of google-ai-edge/LiteRT-LM 3508."""
     import numpy as np
 
     from ci.graphs.litert_file import list_entries, name_operator, pack_model, read_model
