@@ -439,6 +439,7 @@ class FolderReader:
                 )
 
 
+OF_TWO_ENGINES = {"spd", "kv-share", "eaglet"}
 NEEDED_SECTIONS = {"context", "tokenizer", "backend", "model"}
 TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int, float),
@@ -474,8 +475,25 @@ def check_keys(
             yield from check_section(name, section, find_section(document, keys), library_keys)
         elif keys[-1] in NEEDED_SECTIONS:
             yield f"{name} is missing"
+    yield from check_combinations(document)
+
+
+def check_combinations(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which keys of a configuration libGenie does not accept together."""
     htp = find_section(document, (DIALOG, ENGINE, "backend", "QnnHtp"))
     model = find_section(document, (DIALOG, ENGINE, "model"))
+    dialog = find_section(document, (DIALOG,))
+    has_several = isinstance(dialog.get(ENGINE), list)
+    if has_several != (dialog.get("type") in OF_TWO_ENGINES) and "type" in dialog:
+        engines = "a list of two engines" if has_several else "one engine"
+        yield f"dialog.engine is {engines}, and dialog.type is {dialog['type']}"
+    if "role" in find_section(document, (DIALOG, ENGINE)) and not has_several:
+        yield "dialog.engine.role is only for several engines"
+    embedding = find_section(document, (DIALOG, "embedding"))
+    if ("lut-path" in embedding) != (embedding.get("type") == "lut"):
+        yield 'dialog.embedding needs lut-path and type "lut", or neither'
+    if htp.get("shared-engine") is True and htp.get("allow-async-init") is not True:
+        yield "shared-engine needs allow-async-init"
     for key in ("pos-id-dim", "rope-theta"):
         if key in htp and "positional-encoding" in model:
             yield f"{key} and positional-encoding exclude each other"
@@ -495,6 +513,10 @@ def check_section(
             continue
         if key not in section.keys:
             yield f"{name}.{key} is a key that libGenie does not know"
+        elif key == "version" and value != 1:
+            yield f"{name}.version is {json.dumps(value)[:40]}, and libGenie knows 1"
+        elif key == "eos-token" and value == []:
+            yield f"{name}.{key} is empty"
         elif not is_of_kind(value, section.keys[key]):
             yield f"{name}.{key} is {json.dumps(value)[:40]}, not a {section.keys[key]}"
         elif value not in section.values.get(key, (value,)):

@@ -336,6 +336,16 @@ GENIE: dict[str, Row] = {
         WRONG,
         {"QNN961": "positional-encoding.rope-dim is 16, and position_ids_cos"},
     ),
+    "the scaling of Hugging Face": Row(
+        "ai-hub-models 289",
+        both(
+            by_positional_encoding(HEAD // 2),
+            put("engine model positional-encoding rope-scaling", {"rope-type": "yarn"}),
+        ),
+        [],
+        WRONG,
+        {"QNN950": 'rope-type is "yarn", and libGenie knows llama3, default'},
+    ),
     "no prefix for drafts": Row(
         "qai-appbuilder 90",
         with_prefix(is_there=False),
@@ -398,6 +408,11 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
     "with a byte order mark": (write_config(BOM_UTF8), FOR_PHONE),
     "with parts in a folder": (move_parts("/"), FOR_PHONE),
     "with a prefix": (with_prefix(is_there=True), FOR_PHONE),
+    "with a sampler": (
+        put("sampler", {"version": 1, "seed": 42, "temp": 0.8, "top-k": 40, "top-p": 0.95}),
+        FOR_PHONE,
+    ),
+    "with stop sequences": (put("stop-sequence", []), FOR_PHONE),
     "with positional-encoding": (by_positional_encoding(HEAD // 2), FOR_PHONE),
     "with quantized values between parts": (
         both(second(hidden_scale=0.01), lambda folder, _: write_first(folder, hidden_scale=0.01)),

@@ -66,6 +66,11 @@ def encode_by(rope_dim: int) -> Change:
     return change
 
 
+def twice(_: Path, config: dict[str, Any]) -> None:
+    """Two engines, as for speculative decoding."""
+    config["dialog"]["engine"] = [config["dialog"]["engine"]] * 2
+
+
 HTP = ("engine", "backend", "QnnHtp")
 BINS = ("engine", "model", "binary", "ctx-bins")
 SETTINGS = json.dumps({"devices": [{"soc_model": 57, "dsp_arch": "v79"}]})
@@ -113,6 +118,21 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
     "another kv-dim": (put(*HTP, "kv-dim", value=128), "QNN961", "kv-dim is 128"),
     "another rope-dim": (encode_by(rope_dim=HEAD), "QNN961", "rope-dim is 16"),
     "another pos-id-dim": (put(*HTP, "pos-id-dim", value=64), "QNN961", "pos-id-dim is 64"),
+    "another version": (put("engine", "version", value=2), "QNN950", "version is 2, and libGenie"),
+    "no eos": (put("context", "eos-token", value=[]), "QNN950", "eos-token is empty"),
+    "two engines": (twice, "QNN950", "dialog.engine is a list of two engines, and dialog.type is"),
+    "a role": (put("engine", "role", value="draft"), "QNN950", "role is only for several engines"),
+    "a shared engine": (put(*HTP, "shared-engine", value=True), "QNN950", "allow-async-init"),
+    "no type of embeddings": (
+        put("embedding", value={"version": 1, "size": 64, "lut-path": "tokenizer.json"}),
+        "QNN950",
+        'needs lut-path and type "lut"',
+    ),
+    "a key of another library": (
+        put("sampler", value={"version": 1, "top_k": 40}),
+        "QNN950",
+        "dialog.sampler.top_k is a key that libGenie does not know",
+    ),
     "comments": (write("genie_config.json", "// of Genie\n{}"), "QNN950", "JSON is malformed"),
     "an unknown type": (put("type", value="chat"), "QNN950", '"chat", and libGenie knows basic'),
     "a backend without its section": (
