@@ -26,7 +26,9 @@ from ci.cases.row import make_case
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Cause, Finding, Proof, Question, Remedy
 from ci.facts.kinds import INCONCLUSIVE
+from ci.judging.causes import NOT_TRIED
 from ci.models.numerics import NUMERICS
+from ci.models.schemes import Scheme
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, find_function, is_function, lacks_function
 from ci.report.schema import Case, Host, Phase, Report, Source, Status, Tool, summarize
@@ -282,6 +284,7 @@ def make_report(
 
 
 # Questions whose answer may depend on the scheme
+SIXTEEN_BIT_SCHEMES = {str(scheme) for scheme in Scheme if scheme.recipe.activation_bits == 16}
 OTHER_SCHEMES = (
     *(Question.FAITHFUL, Question.QUANTIZED, Question.TASK, Question.LOWERED, Question.RUN),
 )
@@ -349,9 +352,10 @@ def add_claims(
 
 
 def check_remedies(finding: Finding, own_scheme: str, cases: Sequence[Case]) -> Finding:
-    """Return a finding whose remedies say which of the other schemes that they name failed in this
-    run. ``cases`` are those of the same model. Commands stay as they are, and so do lines for a
-    policy, which have schemes in quotes."""
+    """Return a finding whose remedies say which of the other schemes that they name, or mean by
+    16-bit activations, failed or passed in this run. ``cases`` are those of the same model.
+    Commands stay as they are, and so do lines for a policy, which have schemes in quotes."""
+    of_16_bits = [case for case in cases if case.scheme in SIXTEEN_BIT_SCHEMES]
     failed = [
         case.scheme
         for case in cases
@@ -359,6 +363,11 @@ def check_remedies(finding: Finding, own_scheme: str, cases: Sequence[Case]) -> 
     ]
 
     def check(remedy: Remedy) -> Remedy:
+        for status in (Status.PASSED, Status.FAILED):
+            schemes = [case.scheme for case in of_16_bits if case.judgement.status is status]
+            if schemes and NOT_TRIED in remedy.text:
+                tried = f" (in this run, {' and '.join(schemes)} {status.value})"
+                return structs.replace(remedy, text=remedy.text.replace(NOT_TRIED, tried))
         named = [scheme for scheme in failed if re.search(rf"(?<![\w\"-]){scheme}\b", remedy.text)]
         if not named or "`" in remedy.text:
             return remedy

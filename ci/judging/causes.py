@@ -39,7 +39,13 @@ FLOAT16_TINY = 2.0**-14  # below it, float16 has fewer bits
 MASKS = {8: -100.0, 16: -5000.0}
 # -20 has 30.0 dB in 8 bits, -100 44.4 dB in 16 bits: docs/findings/faults.md.
 SPARE = {8: "-20 or -30", 16: "-100"}  # with which a blocked element still has no weight
-SIXTEEN_BITS = "quantize the model with 16-bit activations, which was not tried"
+NOT_TRIED = ", which was not tried"
+SIXTEEN_BITS = f"quantize the model with 16-bit activations{NOT_TRIED}"
+# exp(x) * c is the same as exp(x + log c), whose results are as large as those of the product.
+EXP = "exp"
+MOVED_FACTOR = (
+    "move a factor behind it into it (exp(x) * c as exp(x + log(c))), or limit what it reads"
+)
 LARGEST_RETURNED = 131008.0  # of the numbers that QNN 2.49.40 returns in float16
 
 
@@ -253,10 +259,12 @@ def advise_on_range(
             f" all of its bits only from {FLOAT16_TINY:.2g} on; its results are at most"
             f" {beyond.largest:.3g}"
         )
-    fix = (
+    scaled = (
         "scale the values before this operator, as by a constant factor that a norm behind it"
-        f" removes again; or {SIXTEEN_BITS}"
+        " removes again"
     )
+    is_large_exp = beyond.operator == EXP and beyond.largest > FLOAT16_MAX
+    fix = f"{MOVED_FACTOR if is_large_exp else scaled}; or {SIXTEEN_BITS}"
     advice = _suspect(cause, fix)
     output_db, wide_db = (loss.output_db, loss.wide_db) if loss else (None, None)
     is_measured = output_db is not None and wide_db is not None

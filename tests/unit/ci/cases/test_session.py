@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ci.cases.pipeline import CaseResult
 from ci.cases.session import (
@@ -22,6 +23,7 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.toolchain import name_toolchain
 from ci.facts.finding import Certainty, advise
 from ci.facts.kinds import INCONCLUSIVE, NO_OUTPUTS, NOISE, QUANTIZED_BADLY, FindingId
+from ci.judging.causes import NOT_TRIED
 from ci.models.schemes import Scheme
 from ci.report.schema import Case, JudgementFacts, RunFacts, Status, Tool
 from provisioning.artifacts.environment import Environment
@@ -241,3 +243,31 @@ def test_a_remedy_says_that_a_scheme_that_it_names_failed_in_this_run(
     ]
     first, _ = compare_schemes([*map(CaseResult, cases)])
     assert [fix.text for fix in first.judgement.findings[0].remedies] == [shown]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "status", "shown"),
+    [
+        ("16a8w", Status.FAILED, "use 16 bits (in this run, 16a8w failed)"),
+        ("u16a8w", Status.PASSED, "use 16 bits (in this run, u16a8w passed)"),
+        ("8a8w", Status.FAILED, "use 16 bits, which was not tried"),
+        ("16a8w", Status.UNSUPPORTED, "use 16 bits, which was not tried"),
+    ],
+)
+def test_a_remedy_of_16_bits_says_how_they_ended_in_this_run(
+    scheme: str, status: Status, shown: str
+) -> None:
+    wrong = JudgementFacts(
+        status=Status.FAILED,
+        findings=(NOISE.find("it is off", advice=advise("why", f"use 16 bits{NOT_TRIED}")),),
+    )
+    cases = [
+        Case(model="m", scheme="fp16", soc="S", judgement=wrong),
+        Case(model="m", scheme=scheme, soc="S", judgement=replace_status(wrong, status)),
+    ]
+    first, _ = compare_schemes([*map(CaseResult, cases)])
+    assert [fix.text for fix in first.judgement.findings[0].remedies][-1] == shown
+
+
+def replace_status(judgement: JudgementFacts, status: Status) -> JudgementFacts:
+    return structs.replace(judgement, status=status, findings=())

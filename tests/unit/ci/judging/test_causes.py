@@ -306,6 +306,22 @@ def test_numbers_that_float16_cannot_hold_are_a_cause_where_the_program_is_not_r
         assert ("61.0 dB" in advice.causes[0].text) is (certainty is Certainty.PROVEN)
 
 
+@pytest.mark.parametrize(
+    ("operator", "largest", "fix"),
+    [
+        ("exp", 285367.0, "move a factor behind it into it (exp(x) * c as exp(x + log(c)))"),
+        ("exp", 5.5e-8, "scale the values before this operator"),
+        ("pow", 285367.0, "scale the values before this operator"),
+    ],
+)
+def test_an_exp_that_overflows_may_take_a_factor_that_is_behind_it(
+    operator: str, largest: float, fix: str
+) -> None:
+    beyond = make_reading(operator, operator, (1e-12, largest), 4.8)
+    (advice,) = advise_on_range(Loss(operator, 60.0, 4.8, 60.0, beyond=beyond), UNKNOWN)
+    assert advice.remedies[0].text.startswith(fix)
+
+
 def test_a_reciprocal_of_numbers_below_one_is_a_cause_unless_it_was_right() -> None:
     origin = Origin(file="net.py", line=7)
 
