@@ -132,10 +132,15 @@ def show_encoding(port: TensorSpec) -> str:
 
 
 def see_no_logits(folder: GenieFolder) -> Iterator[Seen]:
-    """Report parts none of which returns logits."""
+    """Report parts none of which returns logits. A .litertlm file has no configuration."""
     outputs = [port.name for binary in folder.binaries for g in binary.graphs for port in g.outputs]
     is_read = all(binary.graphs for binary in folder.binaries)
-    if is_read and outputs and not any(name.startswith(LOGITS) for name in outputs):
+    if (
+        folder.config
+        and is_read
+        and outputs
+        and not any(name.startswith(LOGITS) for name in outputs)
+    ):
         yield seen(folder.binaries[-1].name, folder.config_file)
 
 
