@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
+from ci.cases.session import check_remedies
 from ci.facts.finding import show_brief
 from ci.mend.mending import Mended
 from ci.mend.search import Recipe
@@ -82,7 +83,10 @@ def describe_case(mended: Mended) -> MendedCase:
     """Return what was found for a case, as JSON has it."""
     attempt, search = mended.attempt, mended.search
     steps = search.steps if search else ()
-    obstacle = next(map(show_brief, mended.case.judgement.findings), mended.case.headline)
+    obstacle = mended.case.headline
+    for finding in mended.case.judgement.findings[:1]:
+        tried = [step.case for step in steps]
+        obstacle = show_brief(check_remedies(finding, mended.case.scheme, tried))
     return MendedCase(
         model=mended.spec.model,
         scheme=mended.spec.scheme.value,

@@ -9,8 +9,9 @@ import pytest
 from msgspec import structs
 
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import Advice, Cause, Certainty, Place
+from ci.facts.finding import Advice, Cause, Certainty, Place, Proof, Remedy
 from ci.facts.kinds import INVALID, NO_OUTPUTS, NOISE, NOT_LOWERED, ON_CPU, UNRECORDED
+from ci.judging.causes import NOT_TRIED
 from ci.mend.mending import Mended
 from ci.mend.policy import (
     Written,
@@ -285,6 +286,19 @@ def test_an_onnx_file_has_an_entry_with_the_rewritten_file(tmp_path: Path) -> No
             "shapes": shapes,
         },
     }
+
+
+def test_what_is_still_red_says_how_the_precisions_that_were_tried_ended() -> None:
+    advice = Advice(
+        remedies=(Remedy(text=f"use 16-bit activations{NOT_TRIED}", proof=Proof.SUGGESTED),)
+    )
+    findings = (NOISE.find("output 0 is wrong", advice=advice),)
+    before = change_case(judged("net", "fp16", Status.FAILED), findings=findings)
+    mended_case = Mended(CaseSpec("net", Scheme.FP16, "SM8650"), before, Search(before, ()))
+    assert "16-bit activations, which was not tried" in describe_case(mended_case).obstacle
+    tried = Step(Recipe(scheme="16a8w"), judged("net", "16a8w", Status.FAILED), is_kept=False)
+    mended_case.search.steps.append(tried)  # type: ignore[union-attr]
+    assert "activations (in this run, 16a8w failed)" in describe_case(mended_case).obstacle
 
 
 def test_mended_cases_are_shown_with_their_result_and_changes(tmp_path: Path) -> None:
