@@ -146,11 +146,11 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
 
 def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
     """Yield each program of the app, and the answer of `compat` for it. Damaged programs are left
-    out: the doctor reports them (QNN322)."""
+    out: the doctor reports them (QNN322). So are those for other NPUs, which an app has besides."""
     for asset in unit.assets:
         with suppress(UnfitError, UsageError):  # no onnx package, or an unreadable file
             for program in inspect_file(asset.path, asset.name).programs:
-                if program.damage:
+                if program.damage or program.is_of_other_maker:
                     continue
                 operators = {name for method in program.methods for name in method.cpu_operators}
                 runtime = describe_runtime(unit.tree.files, unit.name, operators)
