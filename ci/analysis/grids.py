@@ -94,6 +94,21 @@ def _is_off(output: Array, step: float, lowest: int, highest: int) -> Array:
     return off
 
 
+def find_step(values: Array) -> float:
+    """Return the step of which all values are multiples, as those of a tensor that was rounded to 8
+    bits, or 0 if there is none. It is found in the numbers: an output that is joined from rounded
+    tensors has the step of the last quantizer, which the graph does not show for all elements."""
+    levels = np.unique(values.astype(np.float64))
+    if len(levels) < 2 or not np.isfinite(levels).all():
+        return 0.0
+    step, largest = float(np.diff(levels).min()), float(np.abs(levels).max())
+    count = round(largest / step)
+    if not 0 < count < LEVELS_OF_8_BITS:
+        return 0.0
+    step = largest / count  # more exact than a difference of two numbers
+    return 0.0 if _is_off(levels, step, -count, count).any() else step
+
+
 def read_scale(constants: Constants, node: Node) -> Array | None:
     """Return the scale of a quantizer or dequantizer, which has it as a number or reads it; None if
     it is not constant."""

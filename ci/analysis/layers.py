@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import structs
 
-from ci.analysis.effects import choose_rounded, group_roundings, run_without
+from ci.analysis.clipping import list_quantizers
+from ci.analysis.effects import (
+    RoundedValue,
+    choose_rounded,
+    group_roundings,
+    list_roundings,
+    run_without,
+)
 from ci.analysis.noise import find_fused, has_inexact
 from ci.facts.finding import NOWHERE
 from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
@@ -36,6 +43,7 @@ from ci.models.tensors import (
     RANKS,
     READERS,
     RECIPROCALS,
+    Coarse,
     Decision,
     Loss,
     LostDecisions,
@@ -49,6 +57,7 @@ from ci.models.tensors import (
 
 CONSTANT = "constant"  # an ONNX node with a number or a few, which are arguments
 MOST_VALUES = 1 << 28  # elements that a run records; their sizes are known
+COARSE_SHARE = 0.5  # of the numbers of a value that are not zero, and that its steps make zero
 
 
 class Drop(NamedTuple):
@@ -251,10 +260,11 @@ def find_loss(
     exact_outputs = [*chain(*(comparison.exact.outputs for comparison in comparisons))]
     rounded_outputs = [*chain(*(comparison.rounded.outputs for comparison in comparisons))]
     output_db = find_least_db(exact_outputs, rounded_outputs)
-    finer_db = None
+    finer_db, coarse = None, []
     # Of several methods, a run returns only the outputs of the first one.
     if nodes and len(program.graphs) == 1:
         finer_db = find_least_db(exact_outputs, run_without(program, inputs, nodes))
+        coarse = list_coarse(program, comparisons, nodes)
     return structs.replace(
         greatest,
         nodes=nodes,
@@ -262,7 +272,36 @@ def find_loss(
         decided=decided,
         output_db=output_db,
         finer_db=finer_db,
+        coarse=tuple(coarse),
     )
+
+
+def list_coarse(
+    program: Program, comparisons: Sequence[Comparison], operators: Collection[str]
+) -> list[Coarse]:
+    """Return the values that only these ``operators`` compute and read, as choose_rounded names
+    them, and whose steps are too large for most of their numbers, because a few are much larger.
+    Those with the largest share come first."""
+    rounded = {
+        value
+        for names, values in list_roundings(program).items()
+        if {*names} <= {*operators}
+        for value in values
+    }
+    coarse: dict[str, Coarse] = {}
+    for comparison in comparisons:
+        for quantizer in list_quantizers(comparison.graph):
+            source, steps = quantizer.reads[0], quantizer.numbers["scale"]
+            node, numbers = comparison.makers.get(source), comparison.exact.values.get(source)
+            is_chosen = RoundedValue(comparison.method, quantizer.results[0]) in rounded
+            if not is_chosen or node is None or numbers is None or len(steps) != 1:
+                continue
+            sizes = np.abs(numbers[numbers != 0])
+            share = float(np.mean(sizes < steps[0] / 2)) if sizes.size else 0.0
+            if share >= COARSE_SHARE and np.isfinite(sizes).all():
+                largest = float(sizes.max())
+                coarse[source] = Coarse(node.label, float(steps[0]), largest, share, node.place)
+    return sorted(coarse.values(), key=lambda value: -value.share)
 
 
 def find_decided_further(program: Program, sets: Sequence[Any]) -> LostDecisions | None:

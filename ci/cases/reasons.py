@@ -91,18 +91,10 @@ class Reasons:
         """Return the first finding of a failed case with its causes, with the place where the
         accuracy is lost, and with what to try. ``is_traceable`` is whether a layer can be
         guilty."""
-        if finding.id in OF_MODEL:
-            return finding if finding.causes else finding.explained(MODEL)
+        known = explain_at_once(finding, verdict, compiled)
+        if known:
+            return known
         question, departure = finding.question, UNKNOWN
-        garbled = compiled.delegation.garbled
-        if garbled and question in {Question.FAITHFUL, Question.QUANTIZED, Question.TASK}:
-            return find_garbled(garbled)
-        # Nothing else explains what the second call returns: it needs no experiment.
-        if question is Question.QUANTIZED and compiled.frozen:
-            name = name_buffers(compiled.frozen)
-            return finding.renamed(f"quantization freezes {name}").explained(
-                advise_on_frozen(compiled.frozen)
-            )
         if self.probes and question is Question.FAITHFUL and is_traceable:
             with self.facts.notes.of("the layer at which accuracy is lost"):
                 departure = self.probes.locate()
@@ -367,6 +359,24 @@ class Reasons:
             self.diagnosis = shown
         else:
             self.untried = shown
+
+
+def explain_at_once(finding: Finding, verdict: Verdict, compiled: Compiled) -> Finding | None:
+    """Return a finding with its cause if that needs no experiment, or None."""
+    question, garbled = finding.question, compiled.delegation.garbled
+    if finding.id in OF_MODEL:
+        return finding if finding.causes else finding.explained(MODEL)
+    if garbled and question in {Question.FAITHFUL, Question.QUANTIZED, Question.TASK}:
+        return find_garbled(garbled)
+    # Nothing else explains what the second call returns.
+    if question is Question.QUANTIZED and compiled.frozen:
+        name = name_buffers(compiled.frozen)
+        advice = advise_on_frozen(compiled.frozen)
+        return finding.renamed(f"quantization freezes {name}").explained(advice)
+    # The numbers of the outputs showed it.
+    if any(cause.certainty is Certainty.PROVEN for cause in finding.causes):
+        return finding.explained(verdict.advice)
+    return None
 
 
 def advise_on_frozen(names: Sequence[str]) -> Advice:

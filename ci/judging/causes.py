@@ -327,8 +327,21 @@ def advise_on_rounding(loss: Loss | None, sqnr_db: float | None) -> tuple[Advice
     further = len(loss.nodes) - SHOWN_OPERATORS
     named = names + (f" and {further} more" if further > 0 else "")
     figures = f"the outputs have {output_db:.1f} dB, and {loss.finer_db:.1f} dB without it"
-    cause = f"the rounding of {named} (proven: on the CPU, {figures})"
-    return (advise(cause, certainty=Certainty.PROVEN),)
+    cause = f"the rounding of {named}{_describe_coarse(loss)} (proven: on the CPU, {figures})"
+    fix = "bring these numbers closer together: divide those channels that have the largest numbers"
+    fix += " before they are rounded, and multiply the weights that read them"
+    return (advise(cause, fix if loss.coarse else "", certainty=Certainty.PROVEN),)
+
+
+def _describe_coarse(loss: Loss) -> str:
+    """Return which of the rounded values have steps that are too large for most of their numbers,
+    and why: a few large numbers."""
+    texts = [
+        f"{value.name}{value.origin.mark} has numbers up to {value.largest:.3g}, so a step is"
+        f" {value.step:.2g}, and {100 * value.share:.0f} % of its numbers become zero"
+        for value in loss.coarse[:SHOWN_DECISIONS]
+    ]
+    return f": {'; '.join(texts)}" if texts else ""
 
 
 def advise_on_fusions(loss: Loss | None) -> tuple[Advice, ...]:

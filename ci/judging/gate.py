@@ -17,9 +17,18 @@ from functools import partial
 
 import numpy as np
 
-from ci.analysis.grids import find_impossible
+from ci.analysis.grids import find_impossible, find_step
 from ci.analysis.parts import MOST_CHANNELS, find_quiet, has_range
-from ci.facts.finding import FLOAT_LEAD, Figure, Finding, Question
+from ci.facts.finding import (
+    FLOAT_LEAD,
+    NO_ADVICE,
+    Advice,
+    Certainty,
+    Figure,
+    Finding,
+    Question,
+    advise,
+)
 from ci.facts.kinds import (
     CLIPPED,
     ELEMENTS,
@@ -58,6 +67,9 @@ LOST_DB = 3.0
 # By how much less SQNR than the whole output channels have that are lost because the others are
 # much larger. With 4-bit weights, channels differ by up to 8 dB without such a cause.
 QUIET_DB = 10.0
+# Rounding to the steps of an output explains a lost part, if it leaves at most so much more: chance
+# moves an SQNR by less.
+SAME_DB = 3.0
 
 
 @dataclass(frozen=True)
@@ -277,9 +289,7 @@ def _judge_magnitudes(
     text = f"{subject_name} has {pooled:.1f} dB of SQNR, {{:g}} dB required"
     detail = "against the float32 model, over all samples"
     findings += require(badly, "sqnr_all", pooled, least_db, text=text, detail=detail)
-    for part, part_db in _find_lost(eager, judged, info, least_db, references.quantized is None):
-        text, detail = _describe_lost(part, part_db, eager, info)
-        findings += require(lost_part, "sqnr_all", part_db, least_db, text=text, detail=detail)
+    findings += _judge_parts(subject, lost_part, (eager, judged), info, least_db)
     largest, detail = against_float.max_abs, "from the float32 model"
     text = f"an element differs by {largest:.3g}, {{:g}} allowed"
     findings += require(badly, MAX_ABS, largest, limits.max_abs, text=text, detail=detail)
@@ -318,6 +328,26 @@ def _off_grid(output: Array, info: TensorInfo, kind: FindingId, subject: str) ->
             details=[grid],
             figures=(Figure(name="off_grid", value=float(off.mean())),),
         )
+
+
+def _judge_parts(
+    subject: str,
+    kind: FindingId,
+    outputs: tuple[Array, Array],
+    info: TensorInfo,
+    least_db: float | None,
+) -> Iterator[Finding]:
+    """Yield a finding of a kind for each part that is lost of an output, with its cause if that is
+    its step. ``outputs`` are those of the float32 model and of the judged one."""
+    eager, judged = outputs
+    is_float = kind.lead == FLOAT_LEAD
+    for part, part_db in _find_lost(eager, judged, info, least_db, is_float):
+        text, detail = _describe_lost(part, part_db, eager, info)
+        advice = advise_on_step(part, part_db, eager, info.step or find_step(judged))
+        for finding in _require(
+            subject, kind, "sqnr_all", part_db, least_db, text=text, detail=detail
+        ):
+            yield finding.explained(advice)
 
 
 def _find_lost(
@@ -361,6 +391,28 @@ def find_drowned(eager: Array, judged: Array) -> Iterator[tuple[str, float]]:
             db = measure_pooled(values, judged.take([channel], axis + 1))
             if db < 0 and has_range(values, largest):
                 yield f"channel {channel} along axis {axis}", db
+
+
+def advise_on_step(part: OutputPart, part_db: float, eager: Array, step: float) -> Advice:
+    """Return the cause that the step of a quantized output, 0 if it has none, is too large for a
+    part of it, which has ``part_db`` in the quantized model. It is tried: ``eager``, what the
+    float32 model returns, loses as much of the part if only the output is rounded."""
+    if not step:
+        return NO_ADVICE
+    rank = eager.ndim - 1
+    values = part.take(eager, rank)
+    # Not limited to the range of the output: what leaves it is lost for another reason.
+    rounded = np.round(eager.astype(np.float64) / step) * step
+    rounded_db = measure_pooled(values, part.take(rounded, rank))
+    if rounded_db > part_db + SAME_DB:
+        return NO_ADVICE
+    largest = float(np.abs(values).max())
+    return advise(
+        f"the output has steps of {step:.3g} for all of its parts, and the largest number of this"
+        f" part is {largest:.3g} (proven: the float32 model's numbers, rounded to these steps,"
+        f" have {rounded_db:.1f} dB in the part)",
+        certainty=Certainty.PROVEN,
+    )
 
 
 def _describe_lost(part: OutputPart, db: float, eager: Array, info: TensorInfo) -> tuple[str, str]:

@@ -227,6 +227,18 @@ class LostFusions(Struct, frozen=True):
     apart_db: float
 
 
+class Coarse(Struct, frozen=True):
+    """A value of a quantized model with steps that are too large for most of its numbers: ``share``
+    of those that are not zero become zero. ``largest`` is its largest magnitude, from which the
+    ``step`` follows, and ``name`` the operator that computes it."""
+
+    name: str
+    step: float
+    largest: float
+    share: float
+    origin: Origin = NOWHERE
+
+
 class Loss(Struct, frozen=True):
     """Where a model loses the most accuracy by quantization or by float16. ``name`` is an operator,
     or the range of its output, or empty if nothing is lost, and ``origin`` where the operator comes
@@ -241,7 +253,8 @@ class Loss(Struct, frozen=True):
     activations that lose accuracy behind a layer, if that costs at least FUSION_DB. ``output_db``
     is the least SQNR of an output in the rounded run, ``wide_db`` that with the range of float32
     and the precision of float16, and ``finer_db`` that without the roundings of ``nodes``; each is
-    None if it is unknown."""
+    None if it is unknown. ``coarse`` are the values of ``nodes`` whose steps are too large for most
+    of their numbers."""
 
     name: str
     before_db: float
@@ -258,6 +271,7 @@ class Loss(Struct, frozen=True):
     output_db: float | None = None
     wide_db: float | None = None
     finer_db: float | None = None
+    coarse: tuple[Coarse, ...] = ()
 
     @property
     def added(self) -> float:

@@ -562,7 +562,7 @@ def separate_activation(edit: GraphEditor, node: Node) -> None:
     approximates the activation. In an ONNX model, where QNN's provider moves the transpositions
     away, limit the operand by the least number of float16 instead."""
     (x, *_), rank = node.reads, len(edit.shape(node.results[0]))
-    source = edit.makers.get(edit.source(x))
+    source = _find_scaled(edit, edit.makers.get(edit.source(x)))
     if rank < 2 or source is None or not edit.is_float(x):
         return
     is_fused = source.operator in {"add", "cat", "linear"} or source.operator.startswith("conv")
@@ -575,6 +575,17 @@ def separate_activation(edit: GraphEditor, node: Node) -> None:
         new = edit.call_again(node, edit.permute(x, dims=order))
         after = f"{node.operator}(x.mT).mT"
         edit.replace(node, edit.permute(new, dims=order), after, f"{node.operator}(x)")
+
+
+def _find_scaled(edit: GraphEditor, node: Node | None) -> Node | None:
+    """Return the layer whose result a node multiplies by a number, or else the node. LiteRT's
+    converter multiplies the layer's weights instead, so that the layer is before the activation."""
+    operands = edit.operands(node) if node and node.operator == "mul" else None
+    if operands is None or operands[1].size != 1:
+        return node
+    layer = edit.makers.get(edit.source(operands[0]))
+    is_layer = layer and (layer.operator == "linear" or layer.operator.startswith("conv"))
+    return layer if is_layer else node
 
 
 # QNN has GELU, but its provider takes no Erf, which torch.onnx.export writes with opset 18, and QNN

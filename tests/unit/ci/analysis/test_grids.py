@@ -17,7 +17,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 from torch.fx import Graph, GraphModule  # noqa: E402
 
-from ci.analysis.grids import NO_GRID, Grid, add_grids, find_grids  # noqa: E402
+from ci.analysis.grids import NO_GRID, Grid, add_grids, find_grids, find_step  # noqa: E402
 from ci.analysis.noise import find_errors  # noqa: E402
 from ci.graphs.onnx_program import read_onnx  # noqa: E402
 from ci.graphs.torch_program import read_graphs, read_torch  # noqa: E402
@@ -332,3 +332,20 @@ def test_the_last_of_several_products_is_a_quarter_of_a_step_larger(
     (change,) = [change for name, change in errors.items() if name == "yq"]
     moved: Any = change.compute
     assert moved.__self__.term.bias == (PRODUCT_BIAS if is_biased else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        (np.arange(-9, 240) * np.float32(0.37), 0.37),
+        (np.array([0, 3, 4, 250], np.float32) * np.float32(1e-6), 1e-6),
+        (np.array([0.0, 2.0, 4.0]), 2.0),  # what is rounded to 1 may use every other step only
+        (np.array([0.0, 0.5, 0.8]), 0.0),  # joined from tensors with other steps
+        (np.linspace(-1, 1, 1000), 0.0),  # more than 8 bits
+        (np.zeros(4), 0.0),
+        (np.array([0.0, 1.0, np.inf]), 0.0),
+        (np.zeros(0), 0.0),
+    ],
+)
+def test_the_step_of_an_output_is_found_in_its_numbers(values: Any, step: float) -> None:
+    assert find_step(values) == pytest.approx(step)

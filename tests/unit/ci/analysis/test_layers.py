@@ -104,6 +104,26 @@ def test_the_largest_loss_is_at_the_coarsest_or_clipped_range(
 
 
 @pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize(("step", "count"), [(0.5, 1), (0.01, 0)], ids=["a wide range", "clipped"])
+def test_steps_that_make_most_numbers_zero_are_found(
+    tmp_path: Path, lane: str, step: float, count: int
+) -> None:
+    """A single large number makes the step of all others, or is clipped."""
+    nodes = CONSTANTS + "half = Constant<value_float = 0.5>()\nz = Mul(x, half)\n"
+    nodes += write_rounding("z", step) + "y = Tanh(z_rounded)"
+    values = np.random.default_rng(7).uniform(-0.3, 0.3, (4, 16)).astype(np.float32)
+    values[0, 0] = 100
+    program, sample = make_program(
+        lane, tmp_path, nodes, lambda x: torch.tanh(round_to(x * 0.5, step)), values
+    )
+    loss = find_loss(program, sample, [np.tanh(values / 2)])
+    assert loss is not None
+    named = [(value.name, round(value.share, 3), value.largest) for value in loss.coarse]
+    assert named == [(("mul", "Mul 'z'")[LANES.index(lane)], round(63 / 64, 3), 50.0)] * count
+    assert all(value.step == pytest.approx(step) for value in loss.coarse)
+
+
+@pytest.mark.parametrize("lane", LANES)
 def test_a_model_that_rounds_nothing_loses_nothing(tmp_path: Path, lane: str) -> None:
     values = np.ones((4, 16), np.float32)
     program, sample = make_program(lane, tmp_path, "y = Sin(x)", torch.sin, values)

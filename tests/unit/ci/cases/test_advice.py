@@ -30,7 +30,9 @@ from ci.facts.finding import (
     Figure,
     Finding,
     Origin,
+    Proof,
     Question,
+    Remedy,
 )
 from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED, PART, QUANTIZED_BADLY
 from ci.facts.kinds import NOISE as NOISE_KIND
@@ -434,6 +436,19 @@ def test_a_lost_part_does_not_name_the_layer_at_which_the_whole_output_loses(
         places[kind.id] = any("stem" in line for line in explained.where)
         causes[kind.id] = any("the weights" in cause.text for cause in explained.causes)
     assert places == causes == {QUANTIZED_BADLY.id: True, PART.id: False}
+
+
+def test_a_finding_whose_cause_the_outputs_show_needs_no_experiment(tmp_path: Path) -> None:
+    spec = CaseSpec("mlp", Scheme.A8W8, "SM8650")
+    judge_case = make_judge(spec, make_options(policy=read_emulator_policy()), tmp_path, object())
+    apart = Advice(remedies=(Remedy(text=APART, proof=Proof.SUGGESTED),))
+    verdict: Any = SimpleNamespace(advice=apart, explained_advice=NO_ADVICE)
+    cause = Cause(text="the output has steps of 2", certainty=Certainty.PROVEN)
+    finding = PART.find("SQNR 0.3 dB").explained(Advice(causes=(cause,)))
+    compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1))
+    explained = judge_case.reasons.explain(finding, verdict, compiled, is_traceable=True)
+    assert [cause.text for cause in explained.causes] == ["the output has steps of 2"]
+    assert [remedy.text for remedy in explained.remedies] == [APART]
 
 
 @pytest.mark.parametrize("scheme", ["16a8w", ""])

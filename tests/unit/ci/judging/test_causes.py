@@ -28,6 +28,7 @@ from ci.judging.causes import (
     spans_more_than,
 )
 from ci.models.tensors import (
+    Coarse,
     Decision,
     Layer,
     Loss,
@@ -260,6 +261,19 @@ def test_whose_rounding_loses_the_accuracy_was_tried(
     assert all(words in cause.text for cause in causes)
     assert advise_on_rounding(structs.replace(loss, is_float16=True), 7.0) == ()
     assert advise_on_rounding(None, 7.0) == ()
+
+
+def test_the_rounding_of_numbers_that_are_smaller_than_a_step_is_described() -> None:
+    coarse = Coarse("mul", 9.23, 1378.0, 0.99, Origin(file="net.py", line=3))
+    loss = Loss(
+        "sin", 60.0, 7.0, 40.0, nodes=("mul",), output_db=7.2, finer_db=31.0, coarse=(coarse,)
+    )
+    (advice,) = advise_on_rounding(loss, 7.0)
+    assert (
+        "the rounding of mul: mul [net.py:3] has numbers up to 1.38e+03, so a step is 9.2, and 99 %"
+        " of its numbers become zero (proven: on the CPU,"
+    ) in advice.causes[0].text
+    assert advice.remedies
 
 
 def test_large_angles_are_known_by_the_numbers_that_sin_and_cos_read() -> None:

@@ -441,6 +441,9 @@ ROWS: dict[str, list[Row]] = {
         (2, (2, 4), lambda x: F.silu(x + x.abs()) + torch.sigmoid(torch.cat([x, x], 1))[:, :4]),
         (0, (4,), nn.Sequential(nn.Linear(4, 3), nn.Tanh())),
         (0, (2, 4), lambda x: torch.tanh(x * x)),
+        (1, (2, 4), Body(lambda layer, x: torch.sigmoid(layer(x) * 3), nn.Linear(4, 3))),
+        (0, (2, 4), Body(lambda layer, x: torch.sigmoid(layer(x) * x), nn.Linear(4, 4))),
+        (0, (2, 4), lambda x: torch.sigmoid(x.abs() * 3)),
     ],
     "silu-by-tanh": [
         (2, (2, 4), lambda x: (y := x.abs(), F.silu(x) + torch.sigmoid(y) * y)[1]),
