@@ -15,7 +15,12 @@ from ci.cases.lowering_findings import GUIDE, find_garbled, is_quantizing
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion
 from ci.diagnosis.experiments import Result
-from ci.diagnosis.wording import advise_on_diagnosis, describe_cure, describe_proof
+from ci.diagnosis.wording import (
+    advise_on_diagnosis,
+    describe_cure,
+    describe_proof,
+    prove_cure,
+)
 from ci.facts.finding import NO_ADVICE, Advice, Certainty, Finding, Proof, Question, advise
 from ci.facts.kinds import ON_CPU, PART
 from ci.facts.known_fault import KnownFault
@@ -422,8 +427,8 @@ def prove(advice: Advice, diagnosis: Diagnosis) -> Advice:
         causes.append(structs.replace(cause, text=text, certainty=Certainty.PROVEN))
     remedies = advice.remedies or advise(fix=describe_cure(diagnosis)).remedies
     if diagnosis.cure:
-        rewrites = tuple(remedy.name for remedy in diagnosis.cure)
-        first = structs.replace(remedies[0], proof=Proof.TRIED, rewrites=rewrites)
+        shown_by, rewrites = prove_cure(diagnosis)
+        first = structs.replace(remedies[0], proof=shown_by, rewrites=rewrites)
         remedies = (first, *remedies[1:])
     return replace(advice, causes=tuple(causes), remedies=remedies)
 

@@ -64,14 +64,17 @@ class Diagnosis:
     """What the experiments showed. ``part`` are the operators of the smallest part that is wrong by
     itself, empty for the whole model, and ``before`` its result. ``cure`` are the remedies that
     make it better, and ``after`` the result with them: right, or the best that was found.
-    ``is_fused`` is whether the part is right if it returns the results inside of it, ``finer`` the
-    scheme with more bits in which it is right, or empty, and ``change`` the change of its
-    quantizers with which it is. ``ended`` is why the experiments stopped early, or empty."""
+    ``on_whole`` are the results of the whole model without and with the cure of a part, or None if
+    that was not tried. ``is_fused`` is whether the part is right if it returns the results inside
+    of it, ``finer`` the scheme with more bits in which it is right, or empty, and ``change`` the
+    change of its quantizers with which it is. ``ended`` is why the experiments stopped early, or
+    empty."""
 
     before: Result
     part: tuple[Operator, ...] = ()
     cure: tuple[RemedyChoice, ...] = ()
     after: Result = field(default_factory=Result)
+    on_whole: tuple[Result, Result] | None = None
     is_fused: bool = False
     finer: str = ""
     change: Change | None = None
@@ -83,6 +86,14 @@ class Diagnosis:
     def is_proven(self) -> bool:
         """Return whether an experiment showed the cause."""
         return bool(self.cure or self.finer or self.change) or self.is_fused
+
+    @property
+    def cures_whole(self) -> bool:
+        """Return whether the whole model gains by the cure, as far as that was tried."""
+        if self.on_whole is None:
+            return True
+        before, after = self.on_whole
+        return gains(after, before)
 
     def choose_shown(self, faults: Sequence[KnownFault]) -> list[KnownFault]:
         """Return the known faults that the cure cures at one of the places that it changed."""
@@ -158,13 +169,23 @@ def diagnose(suspicion: Suspicion) -> Steps:
     if remedies is None:
         return Diagnosis(suspicion.whole, ended=TIME_IS_UP)
     diagnosis = yield from find_cause(suspicion, remedies)
-    if not suspicion.searches or diagnosis.ended:
+    if suspicion.searches and not diagnosis.ended:
+        names = tuple(operator.name for operator in diagnosis.part)
+        smallest = cast("Smallest | None", (yield FindSmallest(names)))
+        if smallest is not None:
+            diagnosis = yield from narrow(diagnosis, smallest, remedies, suspicion)
+    return (yield from try_on_whole(diagnosis, suspicion))
+
+
+def try_on_whole(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
+    """Try the cure of a part on the whole model, which may have another fault, too."""
+    if not diagnosis.cure or not diagnosis.part or diagnosis.ended:
         return diagnosis
-    names = tuple(operator.name for operator in diagnosis.part)
-    smallest = cast("Smallest | None", (yield FindSmallest(names)))
-    if smallest is None:
+    names = tuple(remedy.name for remedy in diagnosis.cure)
+    result = cast(Result, (yield RunPart(WHOLE, names)))
+    if result.failure == TIME_IS_UP:
         return diagnosis
-    return (yield from narrow(diagnosis, smallest, remedies, suspicion))
+    return replace(diagnosis, on_whole=(suspicion.whole, result))
 
 
 def find_cause(suspicion: Suspicion, remedies: Sequence[RemedyChoice]) -> Steps:

@@ -28,10 +28,25 @@ def describe_proof(diagnosis: Diagnosis) -> str:
     else:
         change = "if it returns the results inside of it"
     word = "proven" if diagnosis.after.is_right else "in part, proven"
-    before, after = show_result(diagnosis.before), show_result(diagnosis.after)
-    if diagnosis.before.cpu_nodes and not diagnosis.after.cpu_nodes:
-        after = "none"
-    return f"{word}: {name_subject(diagnosis)} has {before}, and {after} {change}"
+    proof = f"{word}: {name_subject(diagnosis)} has {show_pair(diagnosis.before, diagnosis.after)}"
+    proof = f"{proof} {change}"
+    if diagnosis.on_whole:
+        proof = f"{proof}; the whole model has {show_pair(*diagnosis.on_whole)} with it"
+    return proof if diagnosis.cures_whole else f"{proof}, so something else is wrong, too"
+
+
+def show_pair(before: Result, after: Result) -> str:
+    """Return the results without and with a change, such as ``5.0 dB, and 68.4 dB``."""
+    changed = "none" if before.cpu_nodes and not after.cpu_nodes else show_result(after)
+    return f"{show_result(before)}, and {changed}"
+
+
+def prove_cure(diagnosis: Diagnosis) -> tuple[Proof, tuple[str, ...]]:
+    """Return what shows that the remedies of the cure work, and their names for mend; neither if
+    the whole model gains nothing by them."""
+    if not diagnosis.cures_whole:
+        return Proof.SUGGESTED, ()
+    return Proof.TRIED, tuple(remedy.name for remedy in diagnosis.cure)
 
 
 def describe_cure(diagnosis: Diagnosis) -> str:
@@ -66,12 +81,13 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
         if not remedies:
             return NO_ADVICE
         reasons = "; ".join(dict.fromkeys(remedy.reason for remedy in remedies))
+        shown_by, rewrites = prove_cure(diagnosis)
         return advise(
             f"{reasons} ({proof})" if reasons else "",
             describe_cure(diagnosis),
             certainty=Certainty.PROVEN,
-            proof=Proof.TRIED,
-            rewrites=tuple(remedy.name for remedy in diagnosis.cure),
+            proof=shown_by,
+            rewrites=rewrites,
         )
     if diagnosis.is_fused:
         return advise(

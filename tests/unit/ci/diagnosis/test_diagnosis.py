@@ -44,6 +44,7 @@ CHAIN = [
     Operator(f"op{number}", "add", (f"op{number - 1}",) if number else (), line=f"net.py:{number}")
     for number in range(20)
 ]
+PART = "the part (add [net.py:8], add [net.py:9])"
 LARGE = Suspicion(WRONG, first=("op9", "add", "net.py:9"), faults=("fault-b",), count=20)
 SMALL = Suspicion(
     WRONG, first=("op9", "add", "net.py:9"), faults=("fault-b",), count=4, divides=False
@@ -194,9 +195,9 @@ def test_a_known_fault_without_a_remedy_stays_until_another_cause_is_shown() -> 
 def test_remedies_are_tried_on_the_smallest_part_that_is_wrong_by_itself(
     parts: Mapping[str, Result], asked: list[str], size: int
 ) -> None:
-    laboratory = Laboratory([choose("far", at=1), A, B], {}, parts)
+    laboratory = Laboratory([choose("far", at=1), A, B], {"b": RIGHT}, parts)
     diagnosis = laboratory.run(LARGE)
-    assert laboratory.asked == asked
+    assert laboratory.asked == [*asked, "b"]  # at last on the whole model
     assert len(diagnosis.part) == size
     assert [remedy.name for remedy in diagnosis.cure] == ["b"]
 
@@ -395,6 +396,35 @@ def test_without_a_place_the_whole_model_is_tried(first: tuple[str, str, str]) -
     assert diagnosis.is_proven
 
 
+ELSE = "so something else is wrong, too"
+WHOLE_RIGHT = "the whole model has 18.6 dB, and 68.9 dB with it"
+
+
+@pytest.mark.parametrize(
+    ("on_whole", "text", "promised"),
+    [
+        (RIGHT, f"; {WHOLE_RIGHT})", ("a",)),
+        # Another fault is left: mend is not promised.
+        (LITTLE, "; the whole model has 18.6 dB, and 25.0 dB with it)", ("a",)),
+        (WRONG, f"; the whole model has 18.6 dB, and 18.6 dB with it, {ELSE})", ()),
+        (DIES, f"; the whole model has 18.6 dB, and no outputs with it, {ELSE})", ()),
+        (LATE, ")", ("a",)),  # not known
+    ],
+)
+def test_the_cure_of_a_part_is_tried_on_the_whole_model(
+    on_whole: Result, text: str, promised: tuple[str, ...]
+) -> None:
+    diagnosis = Laboratory([A], {"a": on_whole}, {"2 a": RIGHT}).run(LARGE)
+    ((cause,), (remedy,)) = (
+        advise_on_diagnosis(diagnosis).causes,
+        advise_on_diagnosis(diagnosis).remedies,
+    )
+    assert cause.certainty is Certainty.PROVEN
+    assert cause.text == f"reason of a (proven: {PART} has 18.6 dB, and 68.9 dB with a{text}"
+    assert remedy.rewrites == promised
+    assert remedy.proof is (Proof.TRIED if promised else Proof.SUGGESTED)
+
+
 SEARCHED = replace(LARGE, searches=True)
 ONE = (CHAIN[9],)
 OTHERS = Change("wider ranges", "ranges clip", RIGHT)
@@ -407,28 +437,28 @@ OTHERS = Change("wider ranges", "ranges clip", RIGHT)
         (
             Smallest(ONE, WRONG),
             {"2 b": RIGHT, "1 b": RIGHT},
-            ["2", "2 b", "search in 2", "1", "1 b"],
-            "proven: the part (add [net.py:9]) has 18.6 dB, and 68.9 dB with b",
+            ["2", "2 b", "search in 2", "1", "1 b", "b"],
+            f"proven: the part (add [net.py:9]) has 18.6 dB, and 68.9 dB with b; {WHOLE_RIGHT}",
         ),
         # It does not cure the smallest one, or that is right by itself: the part stays.
         (
             Smallest(ONE, WRONG),
             {"2 b": RIGHT},
-            ["2", "2 b", "search in 2", "1", "1 b"],
-            "proven: the part (add [net.py:8], add [net.py:9]) has 18.6 dB, and 68.9 dB with b",
+            ["2", "2 b", "search in 2", "1", "1 b", "b"],
+            f"proven: {PART} has 18.6 dB, and 68.9 dB with b; {WHOLE_RIGHT}",
         ),
         (
             Smallest(ONE, WRONG),
             {"2 b": RIGHT, "1": RIGHT},
-            ["2", "2 b", "search in 2", "1"],
-            "proven: the part (add [net.py:8], add [net.py:9]) has 18.6 dB, and 68.9 dB with b",
+            ["2", "2 b", "search in 2", "1", "b"],
+            f"proven: {PART} has 18.6 dB, and 68.9 dB with b; {WHOLE_RIGHT}",
         ),
         # Nothing cured the part, but the smallest one is cured.
         (
             Smallest(ONE, WRONG),
             {"1 a": RIGHT},
-            ["2", "2 b", "2 a", "2 all", "search in 2", "1", "1 b", "1 a"],
-            "proven: the part (add [net.py:9]) has 18.6 dB, and 68.9 dB with a",
+            ["2", "2 b", "2 a", "2 all", "search in 2", "1", "1 b", "1 a", "a"],
+            f"proven: the part (add [net.py:9]) has 18.6 dB, and 68.9 dB with a; {WHOLE_RIGHT}",
         ),
         # Neither is; the search changed its quantizers, or returned the results inside of it.
         (
@@ -461,7 +491,7 @@ OTHERS = Change("wider ranges", "ranges clip", RIGHT)
 def test_a_search_repeats_the_experiments_on_the_smallest_part(
     smallest: Smallest | None, parts: Mapping[str, Result], asked: list[str], proof: str
 ) -> None:
-    laboratory = Laboratory([A, B], {}, parts, smallest=smallest)
+    laboratory = Laboratory([A, B], {"a": RIGHT, "b": RIGHT}, parts, smallest=smallest)
     diagnosis = laboratory.run(SEARCHED)
     assert laboratory.asked == asked
     assert describe_proof(diagnosis) == proof
@@ -494,6 +524,7 @@ TAKEN = Result(reached_db=65.3, is_right=True)
 CPU = Suspicion(ON_CPU, first=("", "", "net.py:9"), faults=("fault-b",), count=20)
 TWO = "the part (add [net.py:8], add [net.py:9]) has 2 nodes on the CPU"
 THREE = "the part (add [net.py:8], add [net.py:9], add [net.py:10]) has 2 nodes on the CPU"
+TAKEN_WHOLE = "the whole model has 2 nodes on the CPU, and none with it"
 NO_BITS = "QNN does not take these operators with the bits of the scheme"
 KEPT = "kept as qnn/part.py"
 NO_CHANGE = "no change that is known lets QNN take all operators"
@@ -504,14 +535,17 @@ NO_CHANGE = "no change that is known lets QNN take all operators"
     [
         (
             {"2": ON_CPU, "2 b": TAKEN},
-            ["2", "2 b"],
-            f"reason of b (proven: {TWO}, and none with b)",
+            ["2", "2 b", "b"],
+            f"reason of b (proven: {TWO}, and none with b; {TAKEN_WHOLE})",
         ),
         # QNN takes the part by itself: a larger one. One node less is a part of the cause.
         (
             {"2": TAKEN, "3": ON_CPU, "3 b": FEWER, "3 a": ON_CPU},
-            ["2", "3", "3 b", "3 a"],
-            f"reason of b (in part, proven: {THREE}, and 1 node on the CPU with b)",
+            ["2", "3", "3 b", "3 a", "b"],
+            (
+                f"reason of b (in part, proven: {THREE}, and 1 node on the CPU with b;"
+                f" {TAKEN_WHOLE})"
+            ),
         ),
         # Another type.
         (
@@ -530,7 +564,7 @@ NO_CHANGE = "no change that is known lets QNN take all operators"
 def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
     parts: Mapping[str, Result], asked: list[str], text: str
 ) -> None:
-    laboratory = Laboratory([A, B], {}, parts)
+    laboratory = Laboratory([A, B], {"b": TAKEN}, parts)
     (cause,) = advise_on_diagnosis(laboratory.run(replace(CPU, finer="16a8w"))).causes
     assert laboratory.asked == asked
     assert cause.text == text
@@ -541,7 +575,6 @@ D = choose("d")
 REFUSAL = Suspicion(ALIKE, first=("", "", "net.py:9"), faults=("fault-b",), count=20)
 VAIN = {"b": ALIKE, "a": ALIKE, "c": ALIKE}
 IN_VAIN = ", ".join(f"{name} ({ALIKE.failure})" for name in VAIN)
-PART = "the part (add [net.py:8], add [net.py:9])"
 
 
 @pytest.mark.parametrize(
@@ -556,10 +589,13 @@ PART = "the part (add [net.py:8], add [net.py:9])"
         ),
         # More remedies are tried on the smallest part that is refused for the same reason.
         (
-            VAIN,
+            {**VAIN, "d": RIGHT},
             {"2": ALIKE, "2 d": RIGHT},
-            ["b", "a", "c", "2", "2 d"],
-            f"reason of d (proven: {PART} has no outputs, and 68.9 dB with d)",
+            ["b", "a", "c", "2", "2 d", "d"],
+            (
+                f"reason of d (proven: {PART} has no outputs, and 68.9 dB with d; the whole model"
+                " has no outputs, and 68.9 dB with it)"
+            ),
         ),
         (
             VAIN,
