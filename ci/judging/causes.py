@@ -105,11 +105,14 @@ def is_likely(
 
     A program that rounds as predicted was once put down to softplus: 36.3 dB, and 35.5 without it.
     Softplus (41 dB) was also once named for outputs of -0.2 dB."""
+    is_large = _is_large_enough(fault, departure, sqnr_db)
     if question is Question.FAITHFUL:
-        is_large = _is_large_enough(fault, departure, sqnr_db)
         return is_large and is_where(fault, steps, departure)
+    if question is not Question.QUANTIZED or fault.is_scheme:
+        return True
+    # Softplus (41 dB) was named for -101 dB, whose first finding was an overflow.
     is_rounding = sqnr_db is not None and predicted_db is not None and sqnr_db >= predicted_db
-    return question is not Question.QUANTIZED or fault.is_scheme or not is_rounding
+    return is_large and not is_rounding
 
 
 def _keep_finite(sqnr_db: float | None) -> float | None:

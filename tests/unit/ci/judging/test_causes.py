@@ -111,6 +111,11 @@ def test_a_known_fault_is_not_likely_if_it_was_never_seen_with_such_an_error() -
     assert not is_named(known("tanh", least_db=41.0), sqnr_db=40.0)
     assert is_named(known("tanh", least_db=-97.0), sqnr_db=-90.0)
     assert not is_named(known("tanh", least_db=6.0), depart("tanh"), sqnr_db=30.0)
+    # Of the float program, both questions have the same error; that of a scheme has another one.
+    for is_scheme in (True, False):
+        fault = known("tanh", least_db=41.0, is_scheme=is_scheme)
+        assert is_named(fault, question=Question.QUANTIZED, sqnr_db=41.0)
+        assert is_named(fault, question=Question.QUANTIZED, sqnr_db=-101.0) is is_scheme
     for sqnr_db in (math.nan, -math.inf):  # no sizes: some numbers are not finite
         assert is_named(known("tanh", least_db=2.0), depart("tanh", sqnr_db=sqnr_db))
         assert is_named(known("tanh", least_db=2.0), sqnr_db=sqnr_db)
