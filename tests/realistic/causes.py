@@ -212,3 +212,81 @@ class Limited(nn.Module):
 
 def limited() -> Made:
     return vary(Limited(), (1, 16, 32))
+
+
+class Gaussians(nn.Module):
+    """Gaussians of a scene [1, 40, 24] to [1, 40, 7]: their positions, scales and opacities in one
+    tensor, whose ranges differ by hundreds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(24, 32), nn.Linear(32, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.head(functional.gelu(self.layer(x)))
+        positions, scales, opacities = features.split([3, 3, 1], -1)
+        return torch.cat([positions * 20, torch.exp(scales - 4), opacities.sigmoid()], -1)
+
+
+def gaussians() -> Made:
+    return vary(Gaussians(), (1, 40, 24))
+
+
+class Massive(nn.Module):
+    """The residual stream [1, 12, 32] of a transformer, one of whose channels is massive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = x + self.down(functional.gelu(self.up(self.norm(x))))
+        return result
+
+
+def massive() -> Made:
+    module, example, sets = vary(Massive(), (1, 12, 32))
+    with torch.no_grad():
+        module.get_parameter("down.weight")[7] *= 150
+    return module, example, sets
+
+
+class Gated(nn.Module):
+    """A SwiGLU [1, 10, 24] one of whose products is a thousand times as large as the others, and
+    weighs little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(24, 48), nn.Linear(24, 48)
+        self.down = nn.Linear(48, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return result
+
+
+def gated() -> Made:
+    module, example, sets = vary(Gated(), (1, 10, 24))
+    with torch.no_grad():
+        module.get_parameter("gate.weight")[5] *= 20
+        module.get_parameter("up.weight")[5] *= 20
+        module.get_parameter("down.weight")[:, 5] *= 1e-4
+    return module, example, sets
+
+
+class Odds(nn.Module):
+    """The logarithms of odds [1, 12, 16] to [1, 12, 8], from probabilities up to 0.99."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(16, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chances = torch.sigmoid(self.layer(x) * 1.2)
+        result: Tensor = self.head(torch.log(chances / (1 - chances)))
+        return result
+
+
+def odds() -> Made:
+    return vary(Odds(), (1, 12, 16))

@@ -36,6 +36,8 @@ CAUSES = {
         "squares": {"fp16": "overflow: numbers up to", "16a8w": ""},
         "skipped": {"8a8w": "batch-norm-folded-in-use"},
         "packed": {"8a8w": "joint-projection-of-batch"},
+        "gaussians": {"8a8w": "the output has steps of"},
+        "massive": {"8a8w": "the output has steps of"},
     },
     "test-onnx": {
         "short_row": {"fp16": SHORT_ROW, "u8": ""},

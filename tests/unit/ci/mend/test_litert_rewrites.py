@@ -145,6 +145,14 @@ def make_silu() -> bytes:
     return finish(net, x, net.call("MUL", (layer, gate), shape, "MulOptions"))
 
 
+def make_complement() -> bytes:
+    net, shape = Net(), (2, 8)
+    x = net.add_tensor(shape, "x")
+    gate = net.call("LOGISTIC", (x,), shape)
+    left = net.call("SUB", (net.add_number(1.0), gate), shape, "SubOptions")
+    return finish(net, x, net.call("MUL", (gate, left), shape, "MulOptions"))
+
+
 def make_floor() -> bytes:
     net, shape = Net(), (2, 8)
     x = net.add_tensor(shape, "x")
@@ -220,6 +228,9 @@ CHANGED = {
     ),
     "separate-activation": Row(
         "separate-activation", make_silu, "FULLY_CONNECTED TRANSPOSE LOGISTIC TRANSPOSE MUL"
+    ),
+    "complement-by-sigmoid": Row(
+        "complement-by-sigmoid", make_complement, "LOGISTIC NEG LOGISTIC MUL"
     ),
     "silu-by-tanh": Row("silu-by-tanh", make_silu, "FULLY_CONNECTED MUL TANH MUL ADD"),
     "scale-log-floor": Row(

@@ -445,6 +445,13 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 4), Body(lambda layer, x: torch.sigmoid(layer(x) * x), nn.Linear(4, 4))),
         (0, (2, 4), lambda x: torch.sigmoid(x.abs() * 3)),
     ],
+    "complement-by-sigmoid": [
+        (2, (2, 4), lambda x: (1 - x.sigmoid()) * torch.sub(1.0, torch.sigmoid(x * 2))),
+        (2, (2, 4), lambda x: torch.log((y := x.sigmoid()) / (1 - y))),
+        (0, (2, 4), lambda x: (2 - x.sigmoid()) + (1 - x.tanh()) + (x.sigmoid() - 1)),
+        (0, (2, 4), lambda x: torch.ones(3, 1, 1) - torch.sigmoid(x)),
+        (0, (2, 4), lambda x: torch.rsub(x.sigmoid(), 1, alpha=2)),
+    ],
     "silu-by-tanh": [
         (2, (2, 4), lambda x: (y := x.abs(), F.silu(x) + torch.sigmoid(y) * y)[1]),
         (0, (2, 4), lambda x: x * torch.sigmoid(x.abs())),
