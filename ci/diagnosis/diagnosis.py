@@ -213,7 +213,29 @@ def find_cause(suspicion: Suspicion, remedies: Sequence[RemedyChoice]) -> Steps:
         diagnosis = replace(inner, tried=(*diagnosis.tried, *inner.tried))
         if diagnosis.cure or diagnosis.ended:
             return diagnosis
+    diagnosis = yield from try_others(diagnosis, remedies, suspicion)
+    if diagnosis.cure or diagnosis.ended:
+        return diagnosis
     return (yield from examine(diagnosis, suspicion.finer))
+
+
+def try_others(
+    diagnosis: Diagnosis, remedies: Sequence[RemedyChoice], suspicion: Suspicion
+) -> Steps:
+    """Try the remedies that keep the function of the part, and are none of the whole model: this
+    may amplify what is only rounded differently beyond what a remedy may change. The logarithm of
+    1 - p for p near 1 did."""
+    part, names = diagnosis.part, {remedy.name for remedy in remedies}
+    of_part = cast(
+        "list[RemedyChoice] | None",
+        (yield ListRemedies(tuple(operator.name for operator in part))),
+    )
+    others = [remedy for remedy in of_part or () if remedy.name not in names]
+    if not others:
+        return diagnosis
+    ordered = order_remedies(others, suspicion, part)[:MOST_OF_PART]
+    inner = yield from try_remedies(part, diagnosis.before, ordered)
+    return replace(inner, tried=(*diagnosis.tried, *inner.tried))
 
 
 def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part, Result]]:

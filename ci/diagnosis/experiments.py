@@ -64,7 +64,10 @@ class Result(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ListRemedies:
-    """Asks which rewrites apply to the model. The answer is a list of RemedyChoice."""
+    """Asks which rewrites apply to the ``part`` of the model that these operators are, or to the
+    whole model if the part is WHOLE. The answer is a list of RemedyChoice."""
+
+    part: tuple[str, ...] = WHOLE
 
 
 @dataclass(frozen=True)

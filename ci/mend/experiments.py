@@ -181,7 +181,7 @@ class Laboratory:
             return Result(failure=TIME_IS_UP) if isinstance(experiment, RunPart) else None
         if isinstance(experiment, ListRemedies):
             self.show("find what can be changed")
-            return self.list_remedies()
+            return self.list_remedies(experiment.part)
         if isinstance(experiment, ListOperators):
             self.show("list the operators")
             return self.list_operators()
@@ -221,12 +221,12 @@ class Laboratory:
         ended = pool.run(job, log, max(self.left_s, LEAST_S), fresh=True, max_bytes=memory)
         return None if ended.failure else ended.result
 
-    def list_remedies(self) -> list[RemedyChoice] | None:
-        """Return the rewrites that apply to the model and keep its function; None if the model
-        cannot be rewritten in the time that is left. If the quantized model is wrong, one that
-        changes the function may help, such as a smaller number in a mask: its outputs are compared
-        with those of the original model."""
-        subject = self.open_subject()
+    def list_remedies(self, part: tuple[str, ...]) -> list[RemedyChoice] | None:
+        """Return the rewrites that apply to a part or the whole model and keep its function; None
+        if it cannot be rewritten in the time that is left. If the quantized model is wrong, one
+        that changes the function may help, such as a smaller number in a mask: its outputs are
+        compared with those of the original model."""
+        subject = self.open_subject() if part == WHOLE else self.open_part(part)
         if subject is None:
             return None
         scheme = self.spec.scheme.base
@@ -271,16 +271,10 @@ class Laboratory:
                 return self.measure_quantized(subject, experiment.remedies)
             spec = subject
         if experiment.part != WHOLE:
-            reference = self.write_part(experiment.part, returns_all=experiment.returns_all)
-            if not reference:
+            opened = self.open_part(experiment.part, returns_all=experiment.returns_all)
+            if opened is None:
                 return Result(failure="the part cannot be cut out")
-            spec = replace(
-                self.spec,
-                model=f"{self.spec.model} part {self.count}",
-                source=structs.replace(
-                    self.spec.source, reference=reference, inputs="", calibration="", shapes=()
-                ),
-            )
+            spec = opened
         if experiment.remedies:
             try:
                 spec = self.rewrite(spec, experiment.remedies)
@@ -289,6 +283,16 @@ class Laboratory:
         if experiment.scheme:
             spec = replace(spec, scheme=Scheme(experiment.scheme))
         return self.judge(spec, is_changed=bool(experiment.remedies))
+
+    def open_part(self, part: tuple[str, ...], *, returns_all: bool = False) -> CaseSpec | None:
+        """Return the case with a part as its model, or None if it cannot be cut out."""
+        reference = self.write_part(part, returns_all=returns_all)
+        if not reference:
+            return None
+        source = structs.replace(
+            self.spec.source, reference=reference, inputs="", calibration="", shapes=()
+        )
+        return replace(self.spec, model=f"{self.spec.model} part {self.count}", source=source)
 
     def write_part(self, part: tuple[str, ...], *, returns_all: bool) -> str:
         """Return the reference of a part, or "" if it cannot be cut out."""

@@ -65,13 +65,14 @@ A, B, C = choose("a"), choose("b", "fault-b"), choose("c")
 class Laboratory:
     """Answers from tables: ``whole`` has the results of the whole model by remedies, and ``parts``
     those of each part, by its number of operators and remedies. ``smallest`` is what a search
-    finds."""
+    finds, and ``of_part`` are the remedies of a part."""
 
     remedies: list[RemedyChoice] | None
     whole: Mapping[str, Result] = field(default_factory=dict)
     parts: Mapping[str, Result] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=lambda: CHAIN)
     smallest: Smallest | None = None
+    of_part: list[RemedyChoice] | None = None
     asked: list[str] = field(default_factory=list)
 
     def run(self, suspicion: Suspicion) -> Diagnosis:
@@ -85,7 +86,7 @@ class Laboratory:
 
     def answer(self, experiment: Experiment) -> Answer:
         if isinstance(experiment, ListRemedies):
-            return self.remedies
+            return self.of_part if experiment.part else self.remedies
         if isinstance(experiment, ListOperators):
             return self.operators
         if isinstance(experiment, KeepPart):
@@ -235,6 +236,27 @@ def test_of_a_small_model_that_nothing_cures_the_smallest_wrong_part_is_found(
     assert laboratory.asked == ["a", "2", "3", "3 all"]
     assert diagnosis.is_fused
     assert [operator.name for operator in diagnosis.part] == ["op1", "op2", "op3"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "asked", "cure"),
+    [
+        ({"2 c": RIGHT}, ["2", "2 b", "2 c", "c"], ["c"]),
+        ({"2 b": RIGHT}, ["2", "2 b", "b"], ["b"]),
+        ({}, ["2", "2 b", "2 c", "2 all"], []),
+        ({"2 c": LATE}, ["2", "2 b", "2 c"], []),
+    ],
+)
+def test_what_only_the_part_can_be_rewritten_with_is_tried_on_it(
+    parts: Mapping[str, Result], asked: list[str], cure: list[str]
+) -> None:
+    laboratory = Laboratory([B], {}, parts, of_part=[B, C])
+    diagnosis = laboratory.run(LARGE)
+    assert laboratory.asked == asked
+    assert [remedy.name for remedy in diagnosis.cure] == cure
+    assert [trial.remedies[0].name for trial in diagnosis.tried] == ["b", "c"][
+        : len(diagnosis.tried)
+    ]
 
 
 def test_a_part_that_is_right_with_more_bits_is_inexact_in_the_scheme() -> None:
