@@ -115,9 +115,12 @@ class Laboratory:
         ({"b": BETTER, "a": RIGHT}, ["b", "a"], ["a"], "proven"),
         ({"b": BETTER, "c": BEST, "c b": RIGHT}, ["b", "a", "c", "c b"], ["c", "b"], "proven"),
         ({"b": BETTER, "c": BEST, "c b": BEST}, ["b", "a", "c", "c b"], ["c"], "in part, proven"),
-        ({"b": BETTER}, ["b", "a", "c"], ["b"], "in part, proven"),
+        # One that helps may need another one, which gains nothing alone.
+        ({"b": BETTER}, ["b", "a", "c", "b a", "b c"], ["b"], "in part, proven"),
+        ({"b": LITTLE, "b a": RIGHT}, ["b", "a", "c", "b a"], ["b", "a"], "proven"),
+        ({"b": BETTER, "a": DIES, "b c": RIGHT}, ["b", "a", "c", "b c"], ["b", "c"], "proven"),
         # What explains less than half of the error is not its cause.
-        ({"b": LITTLE}, ["b", "a", "c"], [], ""),
+        ({"b": LITTLE}, ["b", "a", "c", "b a", "b c"], [], ""),
         # Experiments that hang, are refused or die show nothing, and the next one is made.
         ({"b": HANGS, "a": REFUSED, "c": RIGHT}, ["b", "a", "c"], ["c"], "proven"),
         ({"b": DIES, "a": DIES, "c": DIES}, ["b", "a", "c"], [], ""),
@@ -369,6 +372,14 @@ ELSEWHERE = RemedyChoice("elsewhere", "", "", ("fault-b",), places=("other", "na
         (SMALL, [A, WIDE], {"wide": RIGHT}, [find("fault-b", 9)], ["fault-b 9"]),
         # Another remedy of the fault changed the same places in vain, so it cured something else.
         (SMALL, [B, WIDE], {"wide": RIGHT}, [find("fault-b", 9)], []),
+        # Both are needed.
+        (
+            SMALL,
+            [B, WIDE],
+            {"wide": BETTER, "wide b": RIGHT},
+            [find("fault-b", 9)],
+            ["fault-b 9"],
+        ),
         (
             SMALL,
             [B, WIDE],
@@ -522,11 +533,12 @@ def test_a_search_repeats_the_experiments_on_the_smallest_part(
 def test_a_remedy_that_was_tried_on_two_parts_is_listed_once() -> None:
     laboratory = Laboratory([A, B], {}, {"1 a": LITTLE}, smallest=Smallest(ONE, WRONG))
     diagnosis = laboratory.run(SEARCHED)
-    assert laboratory.asked == ["2", "2 b", "2 a", "2 all", "search in 2", "1", "1 b", "1 a"]
+    first = ["2", "2 b", "2 a", "2 all", "search in 2"]
+    assert laboratory.asked == [*first, "1", "1 b", "1 a", "1 a b"]
     tried = [
         ([remedy.name for remedy in trial.remedies], trial.result) for trial in diagnosis.tried
     ]
-    assert tried == [(["b"], WRONG), (["a"], LITTLE)]
+    assert tried == [(["b"], WRONG), (["a"], LITTLE), (["a", "b"], WRONG)]
 
 
 def test_a_change_of_the_quantizers_that_makes_a_part_right_is_a_proven_cause() -> None:
@@ -562,8 +574,8 @@ NO_CHANGE = "no change that is known lets QNN take all operators"
         ),
         # QNN takes the part by itself: a larger one. One node less is a part of the cause.
         (
-            {"2": TAKEN, "3": ON_CPU, "3 b": FEWER, "3 a": ON_CPU},
-            ["2", "3", "3 b", "3 a", "b"],
+            {"2": TAKEN, "3": ON_CPU, "3 b": FEWER, "3 a": ON_CPU, "3 b a": FEWER},
+            ["2", "3", "3 b", "3 a", "3 b a", "b"],
             (
                 f"reason of b (in part, proven: {THREE}, and 1 node on the CPU with b;"
                 f" {TAKEN_WHOLE})"
