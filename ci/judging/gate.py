@@ -343,7 +343,8 @@ def _judge_parts(
     is_float = kind.lead == FLOAT_LEAD
     for part, part_db in _find_lost(eager, judged, info, least_db, is_float):
         text, detail = _describe_lost(part, part_db, eager, info)
-        advice = advise_on_step(part, part_db, eager, info.step or find_step(judged))
+        step = info.step or find_step(judged)
+        advice = advise_on_step(part, (part_db, least_db), eager, step)
         for finding in _require(
             subject, kind, "sqnr_all", part_db, least_db, text=text, detail=detail
         ):
@@ -393,23 +394,28 @@ def find_drowned(eager: Array, judged: Array) -> Iterator[tuple[str, float]]:
                 yield f"channel {channel} along axis {axis}", db
 
 
-def advise_on_step(part: OutputPart, part_db: float, eager: Array, step: float) -> Advice:
+def advise_on_step(
+    part: OutputPart, levels_db: tuple[float, float | None], eager: Array, step: float
+) -> Advice:
     """Return the cause that the step of a quantized output, 0 if it has none, is too large for a
-    part of it, which has ``part_db`` in the quantized model. It is tried: ``eager``, what the
-    float32 model returns, loses as much of the part if only the output is rounded."""
-    if not step:
+    part of it. ``levels_db`` are the SQNR that the part has in the quantized model, and the one
+    that is required. It is tried: ``eager``, what the float32 model returns, loses as much of the
+    part if only the output is rounded, or at least too much."""
+    (part_db, least_db), rank = levels_db, eager.ndim - 1
+    if not step or least_db is None:
         return NO_ADVICE
-    rank = eager.ndim - 1
     values = part.take(eager, rank)
     # Not limited to the range of the output: what leaves it is lost for another reason.
     rounded = np.round(eager.astype(np.float64) / step) * step
     rounded_db = measure_pooled(values, part.take(rounded, rank))
-    if rounded_db > part_db + SAME_DB:
+    is_whole = rounded_db <= part_db + SAME_DB
+    if not is_whole and rounded_db >= least_db:
         return NO_ADVICE
+    word = "proven" if is_whole else "in part, proven"
     largest = float(np.abs(values).max())
     return advise(
         f"the output has steps of {step:.3g} for all of its parts, and the largest number of this"
-        f" part is {largest:.3g} (proven: the float32 model's numbers, rounded to these steps,"
+        f" part is {largest:.3g} ({word}: the float32 model's numbers, rounded to these steps,"
         f" have {rounded_db:.1f} dB in the part)",
         certainty=Certainty.PROVEN,
     )

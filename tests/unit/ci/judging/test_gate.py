@@ -271,15 +271,17 @@ def test_a_part_of_a_concatenation_has_to_be_as_near_to_float32_as_a_tensor(
     ("step", "share", "cause"),
     [
         (2.0, 1.0, "the output has steps of 2 for all of its parts, and the largest number of"),
+        # The steps alone lose too much of the part, which has lost more.
+        (1.0, 0.0, "the output has steps of 1 for all of its parts"),
         # The part has lost more than these steps, or steps that other numbers do not have.
-        (0.5, 0.0, ""),
+        (0.25, 0.0, ""),
         (0.0, 0.0, ""),
     ],
 )
 def test_a_part_that_is_smaller_than_a_step_of_its_output_is_lost_by_it(
     step: float, share: float, cause: str
 ) -> None:
-    loud = np.concatenate([draw(4, (4, 1, 3, 25)) * 20, draw(5, (4, 1, 5, 25)) * 0.5], axis=2)
+    loud = np.concatenate([draw(4, (4, 1, 3, 25)) * 8, draw(5, (4, 1, 5, 25)) * 0.5], axis=2)
     quantized = np.round(loud / step) * step if step else loud.copy()
     quantized[:, :, 3:] *= share
     limits = msgspec.structs.replace(OPEN, scheme="8a8w", min_sqnr_db_all=15.0)
@@ -288,6 +290,7 @@ def test_a_part_that_is_smaller_than_a_step_of_its_output_is_lost_by_it(
     assert "part 3:8" in reason.text
     assert [named.certainty for named in reason.causes] == [Certainty.PROVEN] * bool(cause)
     assert all(named.text.startswith(cause) for named in reason.causes)
+    assert all(("(in part, proven" in named.text) is (not share) for named in reason.causes)
 
 
 def test_sqnr_max_abs_and_cosine_of_a_known_error() -> None:
