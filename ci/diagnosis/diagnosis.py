@@ -86,7 +86,8 @@ class Diagnosis:
     @property
     def is_proven(self) -> bool:
         """Return whether an experiment showed the cause."""
-        return bool(self.cure or self.finer or self.change) or self.is_fused
+        has_cure = bool(self.cure) and not self.is_only_of_part
+        return bool(has_cure or self.finer or self.change) or self.is_fused
 
     @property
     def cures_whole(self) -> bool:
@@ -95,6 +96,17 @@ class Diagnosis:
             return True
         before, after = self.on_whole
         return gains(after, before)
+
+    @property
+    def is_only_of_part(self) -> bool:
+        """Return whether the cure makes a part right whose error the whole model does not have: its
+        outputs are as wrong with it. A product that is wrong if it is returned may be right if a
+        sigmoid reads it. Of a model that is refused, the cure may remove the first of several
+        reasons."""
+        if self.on_whole is None or self.cures_whole:
+            return False
+        before, after = self.on_whole
+        return before.reached_db is not None and not before.cpu_nodes and not after.failure
 
     def choose_shown(self, faults: Sequence[KnownFault]) -> list[KnownFault]:
         """Return the known faults that the cure cures at one of the places that it changed."""
@@ -147,8 +159,11 @@ class Diagnosis:
     def excludes(self, fault: str) -> bool:
         """Return whether a known fault is not the cause: something else is, or its remedies were
         tried and gained nothing."""
+        is_cured = any(fault in remedy.cures for remedy in self.cure)
         if self.is_proven:
-            return not any(fault in remedy.cures for remedy in self.cure)
+            return not is_cured
+        if self.is_only_of_part and is_cured:
+            return True
         # Of a model that is refused, a remedy with which it is refused again has gained nothing.
         is_refused = self.before.reached_db is None
         gained = [

@@ -76,7 +76,7 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
     The known faults that are ``named`` state their cause and its remedy themselves, see
     KnownFault."""
     proof = describe_proof(diagnosis)
-    if diagnosis.cure:
+    if diagnosis.cure and not diagnosis.is_only_of_part:
         remedies = [remedy for remedy in diagnosis.cure if {*named}.isdisjoint(remedy.cures)]
         if not remedies:
             return NO_ADVICE
@@ -107,6 +107,15 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
         )
     if diagnosis.change:
         return advise(f"{diagnosis.change.reason} ({proof})", certainty=Certainty.PROVEN)
+    lead = "no experiment shows the cause"
+    if diagnosis.before.cpu_nodes:
+        lead = "no change that is known lets QNN take all operators"
+    facts = "; ".join(list_facts(diagnosis))
+    return advise(f"{lead}: {facts}", certainty=Certainty.UNKNOWN)
+
+
+def list_facts(diagnosis: Diagnosis) -> list[str]:
+    """Return what is known of a cause that experiments did not show, and what was tried."""
     tried = [
         f"{' and '.join(remedy.name for remedy in trial.remedies)}"
         f" ({trial.result.failure or show_result(trial.result)})"
@@ -114,13 +123,14 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
     ]
     shown = ", ".join(tried[:SHOWN]) + (f" and {len(tried) - SHOWN} more" * (len(tried) > SHOWN))
     facts = [f"{name_subject(diagnosis)} has {show_result(diagnosis.before)}"]
+    if diagnosis.on_whole and diagnosis.is_only_of_part:
+        names = " and ".join(remedy.name for remedy in diagnosis.cure)
+        facts[0] += f", and {show_result(diagnosis.after)} with {names}"
+        facts.append(f"the whole model has {show_pair(*diagnosis.on_whole)} with it")
     if tried:
         facts.append(f"tried: {shown}")
     elif not diagnosis.ended:
         facts.append("no known rewrite applies to it")
     facts += [diagnosis.ended] if diagnosis.ended else []
     facts += [f"kept as {diagnosis.reproducer}"] if diagnosis.reproducer else []
-    lead = "no experiment shows the cause"
-    if diagnosis.before.cpu_nodes:
-        lead = "no change that is known lets QNN take all operators"
-    return advise(f"{lead}: {'; '.join(facts)}", certainty=Certainty.UNKNOWN)
+    return facts

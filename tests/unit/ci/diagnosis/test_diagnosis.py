@@ -439,7 +439,6 @@ WHOLE_RIGHT = "the whole model has 18.6 dB, and 68.9 dB with it"
         (RIGHT, f"; {WHOLE_RIGHT})", ("a",)),
         # Another fault is left: mend is not promised.
         (LITTLE, "; the whole model has 18.6 dB, and 25.0 dB with it)", ("a",)),
-        (WRONG, f"; the whole model has 18.6 dB, and 18.6 dB with it, {ELSE})", ()),
         (DIES, f"; the whole model has 18.6 dB, and no outputs with it, {ELSE})", ()),
         (LATE, ")", ("a",)),  # not known
     ],
@@ -456,6 +455,31 @@ def test_the_cure_of_a_part_is_tried_on_the_whole_model(
     assert cause.text == f"reason of a (proven: {PART} has 18.6 dB, and 68.9 dB with a{text}"
     assert remedy.rewrites == promised
     assert remedy.proof is (Proof.TRIED if promised else Proof.SUGGESTED)
+
+
+def test_a_part_whose_cure_does_not_help_the_whole_model_is_not_its_cause() -> None:
+    """Its error is none of the model, which computes it together with what reads it."""
+    cured = choose("a", "fault-b")
+    diagnosis = Laboratory([cured], {"a": WRONG}, {"2 a": RIGHT}).run(LARGE)
+    assert not diagnosis.is_proven
+    assert diagnosis.excludes("fault-b")
+    (cause,) = advise_on_diagnosis(diagnosis).causes
+    assert cause.certainty is Certainty.UNKNOWN
+    assert cause.text == (
+        f"no experiment shows the cause: {PART} has 18.6 dB, and 68.9 dB with a; the whole model"
+        " has 18.6 dB, and 18.6 dB with it; tried: a (68.9 dB)"
+    )
+
+
+def test_the_first_reason_of_a_refusal_is_a_cause_though_there_are_others() -> None:
+    laboratory = Laboratory([A, B, C, D], {**VAIN, "d": ALIKE}, {"2": ALIKE, "2 d": RIGHT})
+    advice = advise_on_diagnosis(laboratory.run(REFUSAL))
+    (cause,) = advice.causes
+    assert cause.certainty is Certainty.PROVEN
+    assert cause.text == (
+        f"reason of d (proven: {PART} has no outputs, and 68.9 dB with d; the whole model has no"
+        f" outputs, and no outputs with it, {ELSE})"
+    )
 
 
 SEARCHED = replace(LARGE, searches=True)
