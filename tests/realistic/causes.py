@@ -290,3 +290,33 @@ class Odds(nn.Module):
 
 def odds() -> Made:
     return vary(Odds(), (1, 12, 16))
+
+
+class Projected(nn.Module):
+    """Windows [1, 2, 3, 4, 16] of an image times a matrix [16, 8], without nn.Linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(16, 8) * 0.2)
+
+    def forward(self, windows: Tensor) -> Tensor:
+        return windows @ self.matrix
+
+
+def projected() -> Made:
+    return vary(Projected(), (1, 2, 3, 4, 16))
+
+
+class Experts(nn.Module):
+    """Tokens [1, 10, 1, 1, 16] times the matrices [8, 16, 32] of eight experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrices = nn.Parameter(torch.randn(8, 16, 32) * 0.2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens @ self.matrices
+
+
+def experts() -> Made:
+    return vary(Experts(), (1, 10, 1, 1, 16))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ci.graphs.edit import GraphEditor
-from ci.graphs.graph import EXECUTORCH, Array, Node
+from ci.graphs.graph import EXECUTORCH, Array, Node, Shape
 from ci.mend.axes import (
     choose_block,
     merge_axes,
@@ -20,6 +21,7 @@ from ci.mend.axes import (
 from ci.mend.graph_rewrites.definition import defines
 
 MOST_PERMUTED_AXES = 4  # of a permutation
+MOST_BROADCAST_AXES = 4  # of a product whose operands are broadcast
 
 
 # QNN's compiler may not end otherwise: seen in u8_channel with layers of [1, 1] and [1, 7] (QNN
@@ -121,6 +123,62 @@ def exchange_axes(edit: GraphEditor, value: str, first: int, second: int) -> str
     order = [*range(len(edit.shape(value)))]
     order[first], order[second] = order[second], order[first]
     return edit.permute(value, dims=order) if order != sorted(order) else value
+
+
+# QNN 2.49.40 divides by zero (SIGFPE) or refuses the graph (1002), and as a part of LiteRT's graphs
+# computes garbage (-102 dB). A broadcast in rank 4 is right.
+@defines("multiply-lower-rank", "matmul")
+def multiply_lower_rank(edit: GraphEditor, node: Node) -> None:
+    """Write a product of matrices of rank 5, in which one operand has a lower rank or is a constant
+    that is broadcast, as a product of rank 4 or lower. Where no axes can be merged, both operands
+    are written in rank 5, and the constant whole."""
+    (result,), operands = node.results, node.reads[:2]
+    rank = len(edit.shape(result))
+    if rank <= MOST_BROADCAST_AXES or not edit.is_float(*operands, result):
+        return
+    batches = []  # of each operand, padded to the rank of the result
+    for operand in operands:
+        shape = edit.shape(operand)
+        if len(shape) < 2:
+            return
+        batches.append((1,) * (rank - len(shape)) + shape[:-2])
+    whole = edit.shape(result)[:-2]
+    is_right = all(
+        len(edit.shape(operand)) == rank and (batch == whole or edit.value(operand) is None)
+        for operand, batch in zip(operands, batches, strict=True)
+    )
+    if is_right:
+        return
+    leading = max(count_ones(batch) for batch in batches)
+    # One axis of the result is left of these, or none if it has a single element.
+    merged_size = math.prod(whole[:leading])
+    merged_rank = rank - leading + (merged_size > 1)
+    new_operands: list[str | Array] = []
+    for operand, batch in zip(operands, batches, strict=True):
+        matrix, value = edit.shape(operand)[-2:], edit.value(operand)
+        if merged_rank < rank:
+            size = math.prod(batch[:leading])
+            shape = (*batch[leading:], *matrix) if size == 1 else (size, *batch[leading:], *matrix)
+            new_operands.append(
+                edit.reshape(operand, shape=[*shape]) if value is None else value.reshape(shape)
+            )
+        elif value is None:
+            new_operands.append(edit.reshape(operand, shape=[*batch, *matrix]))
+        else:
+            new_operands.append(np.broadcast_to(value, (*whole, *matrix)))
+    new = edit.call_again(node, *new_operands)
+    if merged_rank < rank:
+        new = edit.reshape(new, shape=[*edit.shape(result)])
+        after = f"the same product of rank {merged_rank}, reshaped"
+    else:
+        after = f"both operands of rank {rank}, a constant one stored whole"
+    shapes = " and ".join(str([*edit.shape(operand)]) for operand in operands)
+    edit.replace(node, new, after, f"a product of {shapes}")
+
+
+def count_ones(sizes: Shape) -> int:
+    """Return how many of the first sizes are 1."""
+    return sum(1 for _ in itertools.takewhile(lambda size: size == 1, sizes))
 
 
 # QNN takes only some equations, and PyTorch writes some with tensors of six axes: the einsum of a

@@ -38,6 +38,7 @@ CAUSES = {
         "packed": {"8a8w": "joint-projection-of-batch"},
         "gaussians": {"8a8w": "the output has steps of"},
         "massive": {"8a8w": "the output has steps of"},
+        "projected": {"fp16": "multiply-lower-rank"},
     },
     "test-onnx": {
         "short_row": {"fp16": SHORT_ROW, "u8": ""},

@@ -186,6 +186,15 @@ def make_running_sum() -> bytes:
     return finish(net, x, net.call("CUMSUM", (x, axis), shape, "CumsumOptions"))
 
 
+def make_product() -> bytes:
+    """A product of rank 5 with a constant that is broadcast."""
+    net = Net()
+    x = net.add_tensor((1, 2, 3, 4, 8), "x")
+    matrices = net.add_constant(np.arange(48, dtype=np.float32).reshape(1, 1, 3, 8, 2))
+    shape = (1, 2, 3, 4, 2)
+    return finish(net, x, net.call("BATCH_MATMUL", (x, matrices), shape, "BatchMatMulOptions"))
+
+
 def make_longer_rows(shape: tuple[int, ...] = (1, 8, 8, 8)) -> bytes:
     """A padding at the end of the last two axes."""
     net = Net()
@@ -242,6 +251,7 @@ CHANGED = {
         "multiply-cumulative", make_running_sum, "TRANSPOSE BATCH_MATMUL TRANSPOSE"
     ),
     "lower-rank": Row("lower-rank", make_windows, "RESHAPE TRANSPOSE RESHAPE"),
+    "multiply-lower-rank": Row("multiply-lower-rank", make_product, "RESHAPE BATCH_MATMUL RESHAPE"),
 }
 
 
