@@ -48,7 +48,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     ``headline`` and ``remedy`` are of the first finding. ``exact`` is whether the outputs are
     equal, which is better than any SQNR. ``shown_db`` and ``shown_ms`` are as the runtime's own
     report shows them. ``time_obstacle`` is why no time is predicted, and ``made_inputs`` describes
-    generated inputs."""
+    generated inputs. ``warnings`` are the case's."""
 
     model: str
     soc: str
@@ -70,6 +70,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     shown_ms: str = NOTHING
     time_obstacle: str = ""
     made_inputs: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def likely_ms(self) -> float:
@@ -159,6 +160,7 @@ def list_rows(runtime: str, report: Report) -> Iterator[RuntimeRow]:
             shown_ms=show_estimate(case),
             time_obstacle=case.program.estimate.unknown if case.program.estimate else "",
             made_inputs=case.asked.made_inputs,
+            warnings=case.judgement.warnings,
         )
 
 
@@ -303,8 +305,8 @@ def show_cure(row: RuntimeRow) -> str:
 
 def list_differences(group: Group) -> Iterator[tuple[str, str]]:
     """Yield what differs between the runtimes of a group: operators that stay on the CPU in one of
-    them and not in another, and what is wrong in rows of one of them or of several, if rows of
-    another runtime passed."""
+    them and not in another, what is wrong in rows of one of them or of several, if rows of another
+    runtime passed, and the warnings about rows that passed."""
     operators: dict[str, set[str]] = {}
     for row in group.rows:
         if row.cpu_nodes is not None:  # else it was not compiled, and left nothing anywhere
@@ -327,6 +329,13 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
         is_single = len({row.runtime for row in rows}) == 1
         word = f"only {TITLES[rows[0].runtime]}" if is_single else "red"
         yield word, f"{', '.join(row.label for row in rows)}: {headline}"
+    # A scheme that computes nearly all in float16 is no answer to which scheme is the fastest.
+    warned: dict[str, list[str]] = {}  # labels by warning
+    for row in group.green:
+        for warning in row.warnings:
+            warned.setdefault(warning, []).append(row.label)
+    for warning, labels in warned.items():
+        yield "warning", f"{', '.join(labels)}: {warning}"
 
 
 def make_report(

@@ -372,6 +372,24 @@ def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_say
     )
 
 
+def test_a_warning_about_rows_that_passed_is_listed_once() -> None:
+    def warn(case: Case, *texts: str) -> Case:
+        return structs.replace(case, judgement=structs.replace(case.judgement, warnings=texts))
+
+    report = compare(
+        executorch=[make_case("8a8w", SLOW), warn(make_case("fp16", status=RED), "of a red row")],
+        onnxruntime=[
+            warn(make_case("u8", FAST), "all operators are float16"),
+            warn(make_case("u16a8w", NEAR), "all operators are float16", "one clip"),
+        ],
+    )
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    assert [line for line in card.lines if line[0] == "warning"] == [
+        ("warning", "ONNX Runtime u8, ONNX Runtime u16a8w: all operators are float16"),
+        ("warning", "ONNX Runtime u16a8w: one clip"),
+    ]
+
+
 def test_a_program_that_is_hardly_smaller_is_not_called_smaller() -> None:
     rows = [make_case("8a8w", SLOW, size=1000), make_case("16a8w", SLOW, status=RED, size=960)]
     assert "would be smaller" not in compare(executorch=rows).answers[0]
