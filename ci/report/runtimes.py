@@ -329,12 +329,17 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
         is_single = len({row.runtime for row in rows}) == 1
         word = f"only {TITLES[rows[0].runtime]}" if is_single else "red"
         yield word, f"{', '.join(row.label for row in rows)}: {headline}"
-    # A scheme that computes nearly all in float16 is no answer to which scheme is the fastest.
-    warned: dict[str, list[str]] = {}  # labels by warning
-    for row in group.green:
+    yield from list_warnings(group.green)
+
+
+def list_warnings(rows: Iterable[RuntimeRow]) -> Iterator[tuple[str, str]]:
+    """Yield each warning with the rows that have it: a quantized program that computes nearly all
+    in float16 says little about its scheme."""
+    labels_by_warning: dict[str, list[str]] = {}
+    for row in rows:
         for warning in row.warnings:
-            warned.setdefault(warning, []).append(row.label)
-    for warning, labels in warned.items():
+            labels_by_warning.setdefault(warning, []).append(row.label)
+    for warning, labels in labels_by_warning.items():
         yield "warning", f"{', '.join(labels)}: {warning}"
 
 

@@ -153,21 +153,24 @@ def multiply_lower_rank(edit: GraphEditor, node: Node) -> None:
     # One axis of the result is left of these, or none if it has a single element.
     merged_size = math.prod(whole[:leading])
     merged_rank = rank - leading + (merged_size > 1)
+    merges = merged_rank < rank
     new_operands: list[str | Array] = []
     for operand, batch in zip(operands, batches, strict=True):
         matrix, value = edit.shape(operand)[-2:], edit.value(operand)
-        if merged_rank < rank:
+        if merges:
             size = math.prod(batch[:leading])
             shape = (*batch[leading:], *matrix) if size == 1 else (size, *batch[leading:], *matrix)
             new_operands.append(
                 edit.reshape(operand, shape=[*shape]) if value is None else value.reshape(shape)
             )
-        elif value is None:
+        elif value is not None:
+            new_operands.append(np.broadcast_to(value, (*whole, *matrix)))
+        elif len(edit.shape(operand)) < rank:
             new_operands.append(edit.reshape(operand, shape=[*batch, *matrix]))
         else:
-            new_operands.append(np.broadcast_to(value, (*whole, *matrix)))
+            new_operands.append(operand)
     new = edit.call_again(node, *new_operands)
-    if merged_rank < rank:
+    if merges:
         new = edit.reshape(new, shape=[*edit.shape(result)])
         after = f"the same product of rank {merged_rank}, reshaped"
     else:
