@@ -135,3 +135,11 @@ def make_genie(folder: Path, change: Change = lambda *_: None) -> Path:
     if not (folder / "genie_config.json").exists():
         (folder / "genie_config.json").write_text(json.dumps(config))
     return folder
+
+
+def encode_positions(config: dict[str, Any], *, rope_dim: int, rope_theta: int) -> None:
+    """Describe a configuration's positions by positional-encoding instead of pos-id-dim."""
+    engine = config["dialog"]["engine"]
+    del engine["backend"]["QnnHtp"]["pos-id-dim"]
+    encoding = {"type": "rope", "rope-dim": rope_dim, "rope-theta": rope_theta}
+    engine["model"]["positional-encoding"] = encoding

@@ -21,6 +21,7 @@ from tests.build.genie import (
     HIDDEN,
     PARTS,
     VOCABULARY,
+    encode_positions,
     make_config,
     make_genie,
     make_part,
@@ -147,10 +148,7 @@ def by_positional_encoding(rope_dim: int) -> Change:
     """The rotations are described by positional-encoding."""
 
     def change(_: Path, config: dict[str, Any]) -> None:
-        engine = config["dialog"]["engine"]
-        del engine["backend"]["QnnHtp"]["pos-id-dim"]
-        encoding = {"type": "rope", "rope-dim": rope_dim, "rope-theta": 500000}
-        engine["model"]["positional-encoding"] = encoding
+        encode_positions(config, rope_dim=rope_dim, rope_theta=500000)
 
     return change
 

@@ -11,7 +11,16 @@ import pytest
 
 from ci.__main__ import main
 from provisioning.errors import ExitCode
-from tests.build.genie import HEAD, LENGTH, PARTS, VOCABULARY, make_genie, make_part, make_tokenizer
+from tests.build.genie import (
+    HEAD,
+    LENGTH,
+    PARTS,
+    VOCABULARY,
+    encode_positions,
+    make_genie,
+    make_part,
+    make_tokenizer,
+)
 from tests.stand_ins.lowered import make_binary
 
 NEWER = "v2.51.0.261010101010"
@@ -58,10 +67,7 @@ def encode_by(rope_dim: int) -> Change:
     """The positions are described by positional-encoding."""
 
     def change(_: Path, config: dict[str, Any]) -> None:
-        engine = config["dialog"]["engine"]
-        del engine["backend"]["QnnHtp"]["pos-id-dim"]
-        encoding = {"type": "rope", "rope-dim": rope_dim, "rope-theta": 10000}
-        engine["model"]["positional-encoding"] = encoding
+        encode_positions(config, rope_dim=rope_dim, rope_theta=10000)
 
     return change
 
