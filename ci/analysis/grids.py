@@ -96,7 +96,7 @@ def _is_off(output: Array, step: float, lowest: int, highest: int) -> Array:
 
 def find_step(values: Array) -> float:
     """Return the step of which all values are multiples, as those of a tensor that was rounded to 8
-    bits, or 0 if there is none. It is found in the numbers: an output that is joined from rounded
+    bits, or 0 if there is none. It is taken from the numbers: an output that is joined from rounded
     tensors has the step of the last quantizer, which the graph does not show for all elements."""
     levels = np.unique(values.astype(np.float64))
     if len(levels) < 2 or not np.isfinite(levels).all():

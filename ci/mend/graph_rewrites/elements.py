@@ -188,7 +188,7 @@ def add_negative(edit: GraphEditor, node: Node) -> None:
         edit.replace(node, edit.add(x, negative), "x + (-n)", "x - n")
 
 
-# Near 1, a sigmoid has no bits for what is left to 1, and QNN's has errors of its own there: in
+# Near 1, a sigmoid has no bits for what is left to 1, and QNN adds further errors there: in
 # LiteRT in fp16, log(s / (1 - s)) has 31.9 dB, and 44.1 dB after (QNN 2.51.0).
 @defines("complement-by-sigmoid", "rsub", "sub")
 def complement_by_sigmoid(edit: GraphEditor, node: Node) -> None:
