@@ -97,6 +97,10 @@ def test_two_jobs_run_at_a_time(night: Night) -> None:
         (night.folder / ".ci" / script).write_text(f'#!/bin/sh\n: {opening}"$RECORD/pipe"\n')
     run = night.run("audit", "newest-qnn")
     assert run.stdout.splitlines()[-1] == "2 passed, 0 failed in 0 min"
+    # Two runs of tests that write their reports to the same folder would refuse each other.
+    night.run("long", "emulator")
+    reports = {word for call in night.calls for word in call.split() if "--junit-xml" in word}
+    assert len(reports) == 2
 
 
 @pytest.mark.parametrize(
@@ -194,9 +198,10 @@ def test_every_test_that_is_skipped_by_day_runs_at_night(night: Night) -> None:
         by_night += [
             call.partition(" by night ")[2] for call in night.calls if " by night " in call
         ]
-    parallel = "-n2 --dist loadfile"
+    report, parallel = "--junit-xml=reports/night", "-n2 --dist loadfile"
+    long = "-m nightly tests --ignore=tests/integration/emulator"
     assert by_night == [
-        f"-s tests -- {parallel} -m nightly tests --ignore=tests/integration/emulator",
-        f"-s tests -- {parallel} -m nightly tests/integration/emulator",
+        f"-s tests -- {report}/long/junit.xml {parallel} {long}",
+        f"-s tests -- {report}/emulator/junit.xml {parallel} -m nightly tests/integration/emulator",
         "-m pytest tests/integration/litert",  # in an environment that has another QNN
     ]
