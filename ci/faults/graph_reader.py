@@ -21,8 +21,9 @@ def read_graph(
 ) -> ci.graphs.graph.Graph:
     """Return the graph that ``front_end`` compiles, if it is known. ``exact`` are the shapes of all
     results, by name. Without them, the shapes of the results of elementwise operators, reductions,
-    views and permutations are exact, and the result of any other operator gets the shape of its
-    first operand, which is sufficient for small graphs. Nothing in it can be executed."""
+    matrix products, views and permutations are exact, and the result of any other operator gets the
+    shape of its first operand, which is sufficient for small graphs. Nothing in it can be
+    executed."""
     shapes = {name: tensor.shape for name, tensor in graph.tensors.items()}
     constants: dict[str, Callable[[], Array]] = {
         name: functools.partial(_make_constant, graph.tensors[name])
@@ -118,8 +119,14 @@ def _guess_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
         return cast("Shape", node.attributes["shape"])
     if node.operator == "transpose":
         return tuple(first[axis] for axis in cast("tuple[int, ...]", node.attributes["order"]))
-    if kind != "binary":
-        return first
+    if node.operator == "matmul" and min(map(len, shapes)) >= 2:
+        second = shapes[1]
+        return (*_broadcast([first[:-2], second[:-2]]), first[-2], second[-1])
+    return _broadcast(shapes) if kind == "binary" else first
+
+
+def _broadcast(shapes: Sequence[Shape]) -> Shape:
+    """Return the shape to which ``shapes`` are broadcast."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(max(sizes) for sizes in zip(*padded, strict=True))

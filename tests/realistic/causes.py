@@ -320,3 +320,20 @@ class Experts(nn.Module):
 
 def experts() -> Made:
     return vary(Experts(), (1, 10, 1, 1, 16))
+
+
+class Decay(nn.Module):
+    """Differences of running sums of [1, 16, 8], as the decay of Mamba 2's state space."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(8, 1)
+        self.register_buffer("triangle", torch.ones(16, 16).tril())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        sums = self.triangle @ torch.sigmoid(self.step(tokens))
+        return torch.exp(-torch.abs(sums - sums.transpose(1, 2))) @ tokens
+
+
+def decay() -> Made:
+    return vary(Decay(), (1, 16, 8))

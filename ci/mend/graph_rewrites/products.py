@@ -184,6 +184,28 @@ def count_ones(sizes: Shape) -> int:
     return sum(1 for _ in itertools.takewhile(lambda size: size == 1, sizes))
 
 
+# QNN 2.49.40 misplaces the elements of a column that a product of matrices computes, if a row is
+# then subtracted from it, multiplied by it or divided by it, and both are broadcast.
+@defines("sum-single-column", "matmul")
+def sum_single_column(edit: GraphEditor, node: Node) -> None:
+    """Write a product of matrices whose result is a single column as the sum of the products of
+    each row with that column."""
+    rows, column = node.reads[:2]
+    if not edit.is_float(rows, column, *node.results):
+        return
+    shape_of_rows, shape = edit.shape(rows), edit.shape(column)
+    if min(len(shape_of_rows), len(shape)) < 2 or shape_of_rows[-2] == 1:
+        return
+    length = shape_of_rows[-1]
+    if length == 1 or shape[-2:] != (length, 1):
+        return
+    value, lying = edit.value(column), (*shape[:-2], 1, length)
+    factor: str | Array
+    factor = edit.reshape(column, shape=[*lying]) if value is None else value.reshape(lying)
+    new = edit.sum(edit.mul(rows, factor), dim=[-1], keepdim=True)
+    edit.replace(node, new, "(x * y.mT).sum(-1, keepdim=True)", "a product with a single column")
+
+
 # QNN takes only some equations, and PyTorch writes some with tensors of six axes: the einsum of a
 # graph convolution left 11 nodes on the CPU.
 @defines("multiply-einsum", "einsum", "einsum_permutation")

@@ -39,6 +39,7 @@ CAUSES = {
         "gaussians": {"8a8w": "the output has steps of"},
         "massive": {"8a8w": "the output has steps of"},
         "projected": {"fp16": "multiply-lower-rank"},
+        "decay": {"fp16": "computed-column-and-row"},
     },
     "test-onnx": {
         "short_row": {"fp16": SHORT_ROW, "u8": ""},
@@ -50,6 +51,7 @@ CAUSES = {
         },
         "squares": {"fp16": "overflow: numbers up to"},
         "feed_forward": {"u8": "norm-before-feed-forward"},
+        "decay": {"fp16": "computed-column-and-row"},
     },
 }
 

@@ -370,6 +370,15 @@ ROWS: dict[str, list[Row]] = {
         (2, (5, 1), nn.Sequential(nn.Linear(1, 7), nn.Linear(7, 1), nn.Linear(1, 2, bias=False))),
         (0, (5, 2), nn.Linear(2, 3)),
     ],
+    "sum-single-column": [
+        (1, (2, 5, 1), lambda x: torch.arange(15.0).view(3, 5) @ x),
+        (1, [(2, 4, 5), (2, 5, 1)], lambda x, y: x @ y),
+        (1, (2, 4, 5), lambda x: x @ torch.arange(5.0).view(5, 1)),
+        (0, (2, 1, 5), lambda x: x @ torch.arange(5.0).view(5, 1)),
+        (0, (2, 4, 1), lambda x: x @ torch.ones(1, 1)),
+        (0, (2, 4, 5), lambda x: x @ torch.arange(5.0)),
+        (0, (2, 4, 5), lambda x: x @ torch.arange(10.0).view(5, 2)),
+    ],
     "convolve-average": [
         (1, (1, 3, 16, 4), lambda x: F.avg_pool2d(x, 2, 1)),
         (1, (1, 3, 16, 4), lambda x: F.avg_pool2d(x, (3, 2), 1, divisor_override=5)),
