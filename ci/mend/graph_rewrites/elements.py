@@ -609,6 +609,35 @@ def _find_scaled(edit: GraphEditor, node: Node | None) -> Node | None:
     return layer if is_layer else node
 
 
+# The exp needs a far wider range than the result, so that in 8 and 16 bits all of its small numbers
+# are one step, and in fp16 it overflows.
+@defines("name-sigmoid", "reciprocal", "div")
+def name_sigmoid(edit: GraphEditor, node: Node) -> None:
+    """Write 1 / (1 + exp(-x)) as a sigmoid, and y / (1 + exp(-x)) as its product with y."""
+    dividend, divisor = ("", *node.reads[:1]) if len(node.reads) == 1 else node.reads[:2]
+    total = edit.maker(divisor, "add")
+    operands = edit.operands(total) if total else None
+    if total is None or operands is None or not np.all(operands[1] == 1):
+        return
+    exp = edit.maker(operands[0], "exp")
+    if exp is None or edit.argument(total, "alpha", 1.0) != 1.0 or not edit.is_float(divisor):
+        return
+    (x,) = exp.reads[:1]
+    negated, factor = edit.maker(x, "neg"), edit.maker(x, "mul")
+    if negated:
+        x = negated.reads[0]
+    elif factor and (scaled := edit.operands(factor)):
+        x = edit.mul(scaled[0], -scaled[1])
+    else:
+        x = edit.neg(x)
+    new = edit.sigmoid(x)
+    if dividend and edit.number(dividend) != 1:
+        new = edit.mul(new, dividend)
+    elif edit.shape(new) != edit.shape(node.results[0]):
+        return
+    edit.replace(node, new, "torch.sigmoid(x)", "1 / (1 + torch.exp(-x))")
+
+
 # QNN has GELU, but its provider takes no Erf, which torch.onnx.export writes with opset 18, and QNN
 # approximates a tanh behind a layer or a sum.
 @defines("name-gelu", "erf", "tanh")

@@ -370,6 +370,15 @@ ROWS: dict[str, list[Row]] = {
         (2, (5, 1), nn.Sequential(nn.Linear(1, 7), nn.Linear(7, 1), nn.Linear(1, 2, bias=False))),
         (0, (5, 2), nn.Linear(2, 3)),
     ],
+    "name-sigmoid": [
+        (1, (2, 5), lambda x: 1 / (1 + torch.exp(-x))),
+        (1, (2, 5), lambda x: (torch.exp(x * -3.0) + 1).reciprocal()),
+        (1, (2, 5), lambda x: x / (1 + torch.exp(-x))),
+        (1, (2, 5), lambda x: 2.0 / (1 + torch.exp(x))),
+        (0, (2, 5), lambda x: 1 / (2 + torch.exp(-x))),
+        (0, (2, 5), lambda x: (lambda e: 1 / (1 + e) + e)(torch.exp(-x))),
+        (0, (2, 5), lambda x: torch.exp(-x) / (1 + x)),
+    ],
     "sum-single-column": [
         (1, (2, 5, 1), lambda x: torch.arange(15.0).view(3, 5) @ x),
         (1, [(2, 4, 5), (2, 5, 1)], lambda x, y: x @ y),
