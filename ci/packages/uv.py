@@ -76,6 +76,11 @@ def run(words: Sequence[str]) -> int:
     if uv is None:
         raise FileNotFoundError(f"no uv of the version in {BOOTSTRAP} was found")
     env = translate(read_settings(os.environ), os.environ)
+    # A tool that uv runs may use requests, which reads another variable, and its own certificates
+    # where that is not set.
+    certificates = env.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
+    if certificates:
+        env.setdefault("REQUESTS_CA_BUNDLE", certificates)
     return subprocess.run([uv, *words], env=env, check=False).returncode
 
 

@@ -102,3 +102,18 @@ def test_uv_installs_from_a_folder_that_only_a_file_of_pip_names(tmp_path: Path)
     ended = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "installed" / "there-1.0.dist-info").is_dir()
+
+
+def test_a_tool_that_uv_runs_has_the_certificates_of_pip(tmp_path: Path) -> None:
+    """pip-audit asks by requests, which does not read SSL_CERT_FILE."""
+    settings, certificates = tmp_path / "pip.conf", tmp_path / "company.pem"
+    settings.write_text(f"[global]\ncert = {certificates}\n")
+    certificates.write_text("")
+    env = {name: text for name, text in os.environ.items() if "PIP_" not in name}
+    env.pop("REQUESTS_CA_BUNDLE", None)
+    env |= {"PIP_CONFIG_FILE": str(settings), "UV_OFFLINE": "1"}
+    words = ["run", "--no-project", f"--python={sys.executable}", "python", "-c"]
+    argv = [sys.executable, "-m", "ci.packages.uv", *words]
+    argv.append("import os; print(os.environ['REQUESTS_CA_BUNDLE'])")
+    ended = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert ended.stdout == f"{certificates}\n", ended.stderr

@@ -376,7 +376,7 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 5), lambda x: x / (1 + torch.exp(-x))),
         (1, (2, 5), lambda x: 2.0 / (1 + torch.exp(x))),
         (0, (2, 5), lambda x: 1 / (2 + torch.exp(-x))),
-        (0, (2, 5), lambda x: (lambda e: 1 / (1 + e) + e)(torch.exp(-x))),
+        (0, (2, 5), lambda x: 1 / (1 + (e := torch.exp(-x))) + e),
         (0, (2, 5), lambda x: torch.exp(-x) / (1 + x)),
     ],
     "sum-single-column": [
