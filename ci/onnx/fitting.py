@@ -15,7 +15,7 @@ import msgspec
 from ci.cases.limited import TIMEOUT_S
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec, require_fitting_schemes
-from ci.models.schemes import ONNX, Mixture, Scheme
+from ci.models.schemes import MODEL_FILES, ONNX, Mixture, Scheme
 from ci.models.user_models import Source
 from ci.onnx.reading import FileFit, check_float_model, fit_file
 from ci.report.text import name_models
@@ -28,10 +28,10 @@ from provisioning.quoting import shell_words, show_command
 
 def require_files(policy: EmulatorPolicy, path: Path | None) -> None:
     """Raise UsageError if the user's policy at ``path``, which was found and not passed, has models
-    but no .onnx file, and none that lists ONNX Runtime in its runtimes. In a repository with both
-    kinds, the files are in another policy."""
+    but only PyTorch models, and none that lists ONNX Runtime in its runtimes. In a repository with
+    both kinds, the files are in another policy."""
     if not policy.models or any(
-        model.path.endswith(ONNX.suffix) or ONNX.runtime in model.runtimes
+        model.path.endswith(MODEL_FILES) or ONNX.runtime in model.runtimes
         for model in policy.models.values()
     ):
         return

@@ -29,6 +29,9 @@ MIXTURE = (
 )
 
 
+TFLITE = 'extends = "default"\n[models.net]\npath = "net.tflite"\n'
+
+
 def refuse(*_: Any) -> None:
     raise ConnectionRefusedError
 
@@ -63,6 +66,14 @@ def test_no_hint_of_a_refusal_ends_in_another_refusal(
     printed = " ".join(message.replace("python -m ci ", "qnn-ci ").split())
     if fix not in printed:
         pytest.fail(f"{printed} does not contain {fix}", pytrace=False)
+
+
+def test_a_policy_that_was_found_is_sent_to_the_lane_of_its_files(
+    place: Path, typed_hints: Typist, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "qnn.toml").write_text(TFLITE)
+    assert main(["test-onnx"]) == ExitCode.USAGE
+    assert "run `python -m ci test-litert --model net`" in " ".join(capsys.readouterr().err.split())
 
 
 PLANTED = {
