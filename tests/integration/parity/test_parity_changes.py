@@ -42,8 +42,12 @@ class Proposal:
 
     def __init__(self, folder: Path) -> None:
         self.git_dir = folder / "clone.git"
+        # The clone may belong to another user, and the tests read no settings of git.
+        settings = folder / "gitconfig"
+        settings.write_text(f"[safe]\n\tdirectory = {git_dir()}\n")
         words = ["git", "clone", "-q", "--bare", "--shared", str(git_dir()), str(self.git_dir)]
-        subprocess.run(words, check=True)
+        environment = {**os.environ, "GIT_CONFIG_GLOBAL": str(settings)}
+        subprocess.run(words, check=True, env=environment)
         self.run("read-tree", MAIN)
 
     def run(self, *words: str, text: str = "") -> str:
