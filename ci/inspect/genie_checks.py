@@ -151,11 +151,10 @@ def find_chain_fault(first: BinaryFile, port: TensorSpec) -> dict[str, str]:
     Graphs for prompts and for single tokens differ in the number of tokens, so any graph counts."""
     results = [each for graph in first.graphs for each in graph.outputs if each.name == port.name]
     of_shape = [result for result in results if result.shape == port.shape]
-    if not results or any(genie_graphs.is_encoded_alike(port, result) for result in of_shape):
+    if not results or any(port.is_encoded_as(result) for result in of_shape):
         return {}
     if of_shape:
-        show = genie_graphs.show_encoding
-        return {"takes": f"as {show(port)}", "returns": f"as {show(of_shape[0])}"}
+        return {"takes": f"as {port.encoding}", "returns": f"as {of_shape[0].encoding}"}
     return {
         "takes": f"of shape {list(port.shape)}",
         "returns": f"of shape {list(results[0].shape)}",

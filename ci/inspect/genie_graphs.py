@@ -19,8 +19,6 @@ from provisioning.doctor.survey.context_binaries import Graph, TensorSpec
 
 CACHE = re.compile(r"past_(key|value)_(\d+)_(in|out)")
 MOST_NAMED, HTP, LOGITS = 4, "libQnnHtp.so", "logits"
-# Scales of two files that were compiled from the same encodings may differ in their last digits.
-SCALE_TOLERANCE = 0.01
 # A process on Hexagon has addresses of 32 bits.
 MOST_ADDRESSED = 1 << 32
 # Models have unused rows in their vocabulary: of published ones, at most 1 %.
@@ -73,8 +71,8 @@ def compare_graphs(port: TensorSpec, first: TensorSpec, first_graph: str) -> str
         rows[length_axis] = first_rows[length_axis]
         if rows != first_rows:
             return f"{port.name} is {list(port.shape)}, of other heads than in {first_graph}"
-    if not is_encoded_alike(port, first):
-        encodings = show_encoding(port), show_encoding(first)
+    if not port.is_encoded_as(first):
+        encodings = port.encoding, first.encoding
         return f"{port.name} is {encodings[0]}, and in {first_graph} {encodings[1]}"
     return ""
 
@@ -112,23 +110,9 @@ def find_cache_fault(graph: Graph) -> str:
 
 def compare_encoding(port: TensorSpec, result: TensorSpec) -> str:
     """Return why new rows of a cache cannot be copied into it, "" if they can."""
-    if is_encoded_alike(port, result):
+    if port.is_encoded_as(result):
         return ""
-    return f"{result.name} is {show_encoding(result)}, and {port.name} {show_encoding(port)}"
-
-
-def is_encoded_alike(port: TensorSpec, second: TensorSpec) -> bool:
-    """Return whether the numbers of two tensors mean the same values."""
-    if (port.dtype, port.zero_point) != (second.dtype, second.zero_point):
-        return False
-    return math.isclose(port.scale or 0, second.scale or 0, rel_tol=SCALE_TOLERANCE)
-
-
-def show_encoding(port: TensorSpec) -> str:
-    """Return the type of a tensor, with its scale and zero point if it has them."""
-    if not port.scale:
-        return port.dtype
-    return f"{port.dtype} with the scale {port.scale:.4g} and zero point {port.zero_point}"
+    return f"{result.name} is {result.encoding}, and {port.name} {port.encoding}"
 
 
 def see_no_logits(folder: GenieFolder) -> Iterator[Seen]:

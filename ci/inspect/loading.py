@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from ci.inspect.bundle_faults import (
+    BundleFault,
+    list_faults,
+    list_header_faults,
+    list_missing_libraries,
+    list_warnings,
+)
 from ci.inspect.compat import Answer, Verdict, judge_compat
 from ci.inspect.files import Inspected, read_runtime
-from ci.inspect.litert_libraries import DISPATCH
-from ci.llm.bundle_file import PARTS, BundleFile, read_bundle
+from ci.llm.bundle_file import PARTS, choose_models, name_model, read_bundle
 from ci.report.text import show_row
-from provisioning.console.command import Outcome, user_path
-from provisioning.doctor.survey.litert import Bundle
-from provisioning.doctor.survey.tree import survey_tree
+from provisioning.console.command import Outcome
 from provisioning.errors import ExitCode, FailedError, UsageError
 
 CODES = {
@@ -23,7 +26,6 @@ CODES = {
     Verdict.NO: ExitCode.FAILED,
     Verdict.UNKNOWN: ExitCode.ENVIRONMENT,
 }
-FORMAT = "1"  # the major version of .litertlm files
 
 
 def judge_program(inspected: Inspected, runtime_name: str, soc: str) -> Outcome:
@@ -52,21 +54,11 @@ def judge_program(inspected: Inspected, runtime_name: str, soc: str) -> Outcome:
 
 
 @dataclass(frozen=True)
-class BundleFault:
-    """Why LiteRT-LM cannot run a .litertlm file on the NPU, whatever the phone: what is wrong, its
-    consequence and its remedy."""
-
-    what: str
-    why: str = ""
-    fix: str = ""
-
-
-@dataclass(frozen=True)
 class BundleAnswer:
     """The answer for a .litertlm file: one per model that is compiled for the NPU. ``lacking`` are
     the parts without which LiteRT-LM does not run the file on the NPU, and ``faults`` say what else
-    does not fit in the file or the runtime. ``open_question`` is why the parts were not compared
-    with each other, or ""."""
+    does not fit in the file or the runtime. ``warnings`` do not keep the file from loading.
+    ``open_question`` is why the parts were not compared with each other, or ""."""
 
     file: str
     runtime: str
@@ -75,6 +67,7 @@ class BundleAnswer:
     models: tuple[Answer, ...]
     lacking: tuple[str, ...] = ()
     faults: tuple[BundleFault, ...] = ()
+    warnings: tuple[BundleFault, ...] = ()
     open_question: str = ""
     schema_version: int = 1
 
@@ -92,18 +85,21 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
         raise FailedError(f"{inspected.file} cannot be loaded", why=f"it {inspected.damage}")
     runtime = read_runtime(runtime_name) if runtime_name else None
     sections = inspected.bundle.sections
-    kinds = [str(section.items.get("model_type", "")).lower() for section in sections]
     answers = []
-    faults = list(list_foreign_models(inspected.bundle))
-    for kind, section in zip(kinds, sections, strict=True):
+    faults = list(list_header_faults(inspected.bundle))
+    warnings: list[BundleFault] = []
+    for section in sections:
         if section.model and section.model.contexts:
             answer = judge_compat(section.model, runtime, soc)
-            answers.append(replace(answer, file=kind or section.content))
-    lacking = [kind for kind in PARTS if answers and kind not in kinds]
+            answers.append(replace(answer, file=name_model(section)))
+    models = choose_models(inspected.bundle)
+    lacking = [kind for kind in PARTS if answers and kind not in models]
     open_question = ""
     if answers and not lacking:
         try:
-            faults += list_faults(read_bundle(path))
+            file = read_bundle(path)
+            faults += list_faults(file)
+            warnings += list_warnings(file)
         except UsageError as error:  # a kind of bundle that this project does not read
             open_question = f"{error.what}: {error.why or error.fix}"
         except FailedError as error:
@@ -123,76 +119,17 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
         tuple(answers),
         tuple(lacking),
         tuple(faults),
+        tuple(warnings),
         open_question,
     )
     return Outcome(_render_bundle(judged), msgspec.to_builtins(judged), CODES[verdict])
-
-
-def list_foreign_models(bundle: Bundle) -> Iterator[BundleFault]:
-    """Yield whether the format of a file is one that LiteRT-LM does not read, and the models that
-    are compiled for the NPU of another manufacturer."""
-    if bundle.version.partition(".")[0] != FORMAT:
-        yield BundleFault(
-            f"it has version {bundle.version} of the format, and LiteRT-LM reads {FORMAT}",
-            fix="pack the bundle with a litert-lm-builder of the LiteRT-LM that the app contains",
-        )
-    for section in bundle.sections:
-        if section.model and section.model.is_of_other_maker:
-            yield BundleFault(
-                f"{str(section.items.get('model_type') or section.content).lower()} is compiled for"
-                f" {section.model.compiled_for}",
-                "it runs on the NPU of this manufacturer only: 'No usable Dispatch runtime found'",
-                "use the file for Qualcomm's NPU, or one that is not compiled",
-            )
-
-
-def list_faults(file: BundleFile) -> Iterator[BundleFault]:
-    """Yield what does not fit in a bundle whose models fit each other: tokenizer and metadata.
-    Raises the errors of BundleFile.count_tokens."""
-    size = file.count_tokens()
-    # Models have unused rows, and tokenizers pieces that only other models of a family use.
-    if abs(size - file.vocabulary) > file.vocabulary // 100:
-        yield BundleFault(
-            f"the tokenizer has {size} tokens, and the decoder {file.vocabulary} logits",
-            "it belongs to another model, so that prompts and answers are noise",
-            "pack the bundle again with the tokenizer of its model",
-        )
-    if not file.metadata.stops:
-        yield BundleFault(
-            "the metadata names no stop token",
-            "LiteRT-LM requires one: 'Stop tokens are required'",
-            "pack the bundle again with the stop tokens of its model",
-        )
-    ids = [token for token in file.metadata.stops if isinstance(token, int)]
-    ids += [token for token in file.metadata.start if isinstance(token, int)]
-    if strange := [token for token in ids if token >= file.vocabulary]:
-        yield BundleFault(
-            f"the metadata names the token {strange[0]}, and the decoder has {file.vocabulary}"
-            " logits",
-            "answers do not end, or the first token of a prompt has no embedding",
-            "pack the bundle again with the start and stop tokens of its model",
-        )
-
-
-def list_missing_libraries(runtime_name: str) -> Iterator[BundleFault]:
-    """Yield the libraries of LiteRT that a directory with other libraries of it lacks. A directory
-    with QNN's libraries alone says nothing of LiteRT's."""
-    place = user_path(runtime_name) if runtime_name else None
-    if place is None or not place.is_dir():
-        return
-    names = {file.name for file in survey_tree(place).files}
-    if DISPATCH not in names and any(name.lower().startswith("liblitert") for name in names):
-        yield BundleFault(
-            f"{place.name} has no {DISPATCH}",
-            "LiteRT opens it for compiled models: 'No usable Dispatch runtime found'",
-            f"add {DISPATCH} of the release of LiteRT that the other libraries are from",
-        )
 
 
 def _render_bundle(judged: BundleAnswer) -> str:
     lines = [_render(answer) for answer in judged.models]
     lines += [f"  it has no {part}, which LiteRT-LM needs on the NPU\n" for part in judged.lacking]
     lines += [_render_fault(fault) for fault in judged.faults]
+    lines += [_render_fault(fault, "warning: ") for fault in judged.warnings]
     if judged.open_question:
         lines.append(f"  whether its parts fit is not judged: {judged.open_question}\n")
     if not judged.models and not judged.faults:
@@ -204,8 +141,8 @@ def _render_bundle(judged: BundleAnswer) -> str:
     return f"{''.join(lines)}{judged.file} for {where}: {judged.verdict.value}\n"
 
 
-def _render_fault(fault: BundleFault) -> str:
-    lines = [f"  {fault.what}\n"]
+def _render_fault(fault: BundleFault, kind: str = "") -> str:
+    lines = [f"  {kind}{fault.what}\n"]
     lines += [f"    {text}\n" for text in (fault.why, fault.fix and f"fix: {fault.fix}") if text]
     return "".join(lines)
 

@@ -9,6 +9,7 @@ at 767d74f).
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,28 +18,47 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ci.llm.tokenizers import Tokenizer, list_token_ids, read_tokenizer
+from ci.llm.tokenizers import Tokenizer, list_token_ids, list_token_texts, read_tokenizer
 from provisioning.console.caller import shown_path
 from provisioning.doctor.survey.context_binaries import TensorSpec
 from provisioning.doctor.survey.litert import Bundle, Section, is_bundle, parse_bundle
-from provisioning.doctor.survey.litert_names import SECTIONS
+from provisioning.doctor.survey.litert_names import MODEL_SECTION, SECTIONS
 from provisioning.doctor.survey.programs import Method, Program, map_file
 from provisioning.documents import DocumentError, decode_json, open_regular
 from provisioning.errors import FailedError, UsageError
 from provisioning.files import write_whole
 
 MAIN, EMBEDDER, AUXILIARY = "tf_lite_prefill_decode", "tf_lite_embedder", "tf_lite_aux"
+MODEL = SECTIONS[MODEL_SECTION]
 PARTS = {MAIN: "decoder", EMBEDDER: "embedder", AUXILIARY: "auxiliary graphs"}
 WEIGHTS_SECTION = 7  # the type of a section with the weights of a model
 SENTENCEPIECE, HUGGING_FACE = "SentencePiece tokenizer", "Hugging Face tokenizer, compressed"
 METADATA = "metadata of the language model"
+# Contents of sections that belong to a type of model, and those of which a bundle may have several.
+OF_MODELS = (MODEL, SECTIONS[WEIGHTS_SECTION], SENTENCEPIECE, HUGGING_FACE)
+REPEATED = ("nothing", "binary data", "deprecated data")
 PREFILL, DECODE = "prefill", "decode"
 PREFILL_SIZE = re.compile(r"prefill_(\d+)")
 CACHE = re.compile(r"kv_cache_([kv])_(\d+)")
 SLICE, CACHE_PREFIX, PER_LAYER = "kv_slice_", "kv_cache_", "per_layer"
+# Fields of LlmMetadata. Those of OF_TOKENS are tokens.
+START, STOPS, MOST_TOKENS, SUPPRESSED, PADDING = 1, 2, 5, 9, 13
+OF_TOKENS = (START, STOPS, PADDING)
 MOST_METADATA, MOST_TOKENIZER, MOST_CHUNK = 16 << 20, 256 << 20, 1 << 16
 COPY_BYTES = 1 << 20
 PIECES = 1  # the field of sentencepiece's ModelProto that lists its pieces
+PIECE_TEXT = 1  # the field of a piece with its text
+# What LiteRT-LM passes on to each model, and what it takes from it, by the names that it looks up
+# (the structs *Signatures). Releases until summer 2025 have the second name where there are two.
+EMBEDDINGS = ("embeddings", "input_embeds", "embeds")
+NEEDED_INPUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "embedder": (("token_ids", "tokens"),),
+    "cache_update": (("input_pos",),),
+    "rope": (("input_pos",),),
+    "mask": (("time_step",), ("input_tokens",)),
+}
+PASSED_INPUTS = ("token_ids", "tokens", "time_step", "input_tokens", "input_pos", "valid_mask")
+OF_ONE_NUMBER = "time_step"
 
 
 @dataclass(frozen=True)
@@ -77,11 +97,21 @@ class Cache:
 class LlmMetadata:
     """What the metadata of the language model says. ``start`` is the token that precedes each
     prompt, and ``stops`` are those that end a text: ids, or their text. ``most_tokens`` is the
-    largest number of tokens of a conversation, 0 if it is not stated."""
+    largest number of tokens of a conversation, 0 if it is not stated. ``ids`` are all ids that it
+    names, also those that are never generated."""
 
     start: tuple[int, ...] | str = ()
     stops: tuple[int | str, ...] = ()
     most_tokens: int = 0
+    ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TokenList:
+    """The tokens of a tokenizer: how many ids it has, and their texts."""
+
+    count: int
+    texts: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -157,10 +187,13 @@ class BundleFile:
                 remaining -= len(block)
         return target
 
-    def count_tokens(self) -> int:
-        """Return the number of tokens of the bundle's tokenizer, without its library. Raises
-        FailedError if it is damaged."""
-        section = find_tokenizer(self.name, self.bundle)
+    def list_tokens(self) -> TokenList:
+        """Return the tokens of the bundle's tokenizer, without its library. Raises FailedError if
+        it is damaged."""
+        return self.list_tokens_of(find_tokenizer(self.name, self.bundle))
+
+    def list_tokens_of(self, section: Section) -> TokenList:
+        """Return the tokens of a section with a tokenizer. Raises FailedError if it is damaged."""
         data = read_section(self.path, section, MOST_TOKENIZER)
         if section.content == HUGGING_FACE:
             try:
@@ -169,14 +202,21 @@ class BundleFile:
                 raise FailedError(
                     f"{self.name}: the tokenizer is damaged", why=str(error)
                 ) from error
-            return max(list_token_ids(document), default=-1) + 1
+            count = max(list_token_ids(document), default=-1) + 1
+            return TokenList(count, frozenset(list_token_texts(document)))
         try:
-            pieces = sum(number == PIECES for number, _ in list_fields(data))
+            pieces = [value for number, value in list_fields(data) if number == PIECES]
+            texts = [
+                bytes(value).decode("utf-8", "replace")
+                for piece in pieces
+                for number, value in list_fields(piece if isinstance(piece, bytes) else b"")
+                if number == PIECE_TEXT and isinstance(value, bytes)
+            ]
         except ValueError as error:
             raise FailedError(f"{self.name}: the tokenizer is damaged", why=str(error)) from error
         if not pieces:
             raise FailedError(f"{self.name}: the tokenizer is damaged", why="it lists no pieces")
-        return pieces
+        return TokenList(len(pieces), frozenset(texts))
 
     def read_tokenizer(self, directory: Path) -> Tokenizer:
         """Return the bundle's tokenizer, whose file is written to ``directory``. Raises UsageError
@@ -207,6 +247,7 @@ def read_bundle(path: Path) -> BundleFile:
         raise FailedError(
             f"{name} cannot be loaded: it {bundle.damage}", fix="copy or pack the bundle again"
         )
+    require_single_sections(name, bundle)
     models = choose_models(bundle)
     for kind, part in PARTS.items():
         if kind not in models:
@@ -237,15 +278,31 @@ def read_bundle(path: Path) -> BundleFile:
     return loaded
 
 
+def name_model(section: Section) -> str:
+    """Return the type of model that a section belongs to, in small letters. LiteRT-LM takes a model
+    or a tokenizer without one as the decoder's (litert_lm_loader.cc)."""
+    types = (value for key, value in section.items.items() if key.lower() == "model_type")
+    return str(next(types, MAIN)).lower()
+
+
 def choose_models(bundle: Bundle) -> dict[str, Section]:
-    """Return the models of a bundle by their types. Of several of a type, such as one per backend,
-    a compiled one counts, or else the first."""
-    models: dict[str, Section] = {}
+    """Return the models of a bundle by their types."""
+    return {name_model(section): section for section in bundle.sections if section.model}
+
+
+def require_single_sections(name: str, bundle: Bundle) -> None:
+    """Raise FailedError if a bundle has two sections of which LiteRT-LM takes one, the last."""
+    sections: set[tuple[str, str]] = set()
     for section in bundle.sections:
-        kind = str(section.items.get("model_type", "")).lower()
-        if section.model and (kind not in models or section.model.contexts):
-            models[kind] = section
-    return models
+        kind = name_model(section) if section.content in OF_MODELS else ""
+        if (section.content, kind) in sections and section.content not in REPEATED:
+            what = f"{section.content}, {kind}" if kind else section.content
+            raise FailedError(
+                f"{name} has two sections of the kind {what}",
+                why="LiteRT-LM takes the last one, without a word",
+                fix="pack it again with one; a model without `model_type` is taken as the decoder",
+            )
+        sections.add((section.content, kind))
 
 
 def list_signatures(model: Program | None) -> dict[str, Method]:
@@ -333,28 +390,88 @@ def check_signatures(bundle: BundleFile, main: str, suffix: str, prefix: str) ->
     missing, or if it passes a tensor on with another shape or type."""
     method, caches = bundle.signatures[MAIN][main], {each.name: each.port for each in bundle.caches}
     separate = {cache.name for cache in bundle.caches if not cache.is_shared}
-    embedder = _find_signature(bundle, EMBEDDER, f"{prefix}embedder{suffix}")
-    update_key = f"{prefix}cache_update{suffix}"
-    update = _find_signature(bundle, AUXILIARY, update_key)
-    computed: dict[str, TensorSpec] = {}
-    for word in ("rope", "mask"):
-        graph = _find_signature(bundle, AUXILIARY, f"{prefix}{word}{suffix}")
-        computed |= {port.name: port for port in graph.outputs}
+    keys = {word: f"{prefix}{word}{suffix}" for word in NEEDED_INPUTS}
+    graphs = {
+        word: _find_signature(bundle, EMBEDDER if word == "embedder" else AUXILIARY, key)
+        for word, key in keys.items()
+    }
     if layered := [port.name for port in method.inputs if port.name.startswith(PER_LAYER)]:
         raise UsageError(
             f"the decoder of {bundle.name} takes {layered[0]}",
             why="embeddings per layer, as Gemma 3n has them, are not supported here",
         )
+    for word, graph in graphs.items():
+        _check_inputs(bundle, keys[word], word, graph, int(suffix[1:] or 1))
+    computed = {port.name: port for word in ("rope", "mask") for port in graphs[word].outputs}
     embedding = find_embedding(method)
-    if embedding and len(embedder.outputs) == 1:
-        computed[embedding.name] = embedder.outputs[0]
+    if embedding and len(graphs["embedder"].outputs) == 1:
+        computed[embedding.name] = graphs["embedder"].outputs[0]
     for port in method.inputs:
         if port.name not in separate:
             _compare(bundle, port, {**computed, **caches}, main)
+    if embedding is None or embedding.name not in EMBEDDINGS:
+        raise FailedError(
+            f"{main} of {bundle.name} has no input {EMBEDDINGS[0]}",
+            why="LiteRT-LM passes the embeddings of the tokens on by this name",
+            fix="convert the model with an external embedder",
+        )
     results = {port.name: port for port in method.outputs}
-    for port in update.inputs:
+    for port in graphs["cache_update"].inputs:
         if port.name.startswith((SLICE, CACHE_PREFIX)):
-            _compare(bundle, port, {**results, **caches}, update_key)
+            _compare(bundle, port, {**results, **caches}, keys["cache_update"])
+    _check_update(bundle, keys["cache_update"], graphs["cache_update"], results)
+
+
+def _check_inputs(bundle: BundleFile, key: str, word: str, graph: Method, size: int) -> None:
+    """Raise FailedError if the embedder or an auxiliary graph lacks an input that LiteRT-LM writes,
+    has one that it does not write, or one for another number of tokens than ``size``."""
+    fix = "convert the models again, with the litert-torch of the LiteRT-LM that the app contains"
+    ports = {port.name: port for port in graph.inputs}
+    for names in NEEDED_INPUTS[word]:
+        if not ports.keys() & {*names}:
+            raise FailedError(
+                f"{bundle.name}: {key} has no input {names[0]}",
+                why=f"LiteRT-LM writes it before each call; there are {', '.join(ports) or 'none'}",
+                fix=fix,
+            )
+    for name, port in ports.items():
+        if name.startswith((SLICE, CACHE_PREFIX)):
+            continue
+        if name not in PASSED_INPUTS:
+            raise FailedError(
+                f"{bundle.name}: {key} has an input {name}",
+                why=f"LiteRT-LM only writes {', '.join(PASSED_INPUTS)}",
+                fix=fix,
+            )
+        tokens = 1 if name == OF_ONE_NUMBER else size
+        if math.prod(port.shape) != tokens:
+            raise FailedError(
+                f"{bundle.name}: {name} of {key} is {list(port.shape)}, and {tokens} needed",
+                why="LiteRT-LM writes as many tokens as the name of the signature says",
+                fix=fix,
+            )
+
+
+def _check_update(
+    bundle: BundleFile, key: str, update: Method, results: Mapping[str, TensorSpec]
+) -> None:
+    """Raise FailedError if the signature that writes the caches leaves out a new key or value, or a
+    cache."""
+    reads, writes = ({port.name for port in ports} for ports in (update.inputs, update.outputs))
+    for cache in bundle.shared_caches:
+        if cache.slice_name not in results:
+            continue
+        for verb, name, names in (
+            ("read", cache.slice_name, reads),
+            ("read", cache.name, reads),
+            ("return", cache.name, writes),
+        ):
+            if name not in names:
+                raise FailedError(
+                    f"{bundle.name}: {key} does not {verb} {name}",
+                    why=f"{cache.name} stays as it is, so that the layer forgets the tokens before",
+                    fix="pack models that were converted together",
+                )
 
 
 def find_embedding(method: Method) -> TensorSpec | None:
@@ -411,11 +528,21 @@ def _compare(
 
 def find_tokenizer(name: str, bundle: Bundle) -> Section:
     """Return the section with the tokenizer. Raises FailedError if there is none."""
-    kinds = (SENTENCEPIECE, HUGGING_FACE)
-    section = next((each for each in bundle.sections if each.content in kinds), None)
-    if section is None:
+    tokenizers = list_tokenizers(bundle)
+    if not tokenizers:
         raise FailedError(f"{name} has no tokenizer", fix="pack the bundle again with one")
-    return section
+    return tokenizers[0]
+
+
+def list_tokenizers(bundle: Bundle) -> list[Section]:
+    """Return the sections with tokenizers of the decoder. The first one counts: LiteRT-LM looks for
+    one of SentencePiece, and for one of Hugging Face only if there is none."""
+    return [
+        section
+        for kind in (SENTENCEPIECE, HUGGING_FACE)
+        for section in bundle.sections
+        if section.content == kind and name_model(section) == MAIN
+    ]
 
 
 def read_section(path: Path, section: Section, most_bytes: int) -> bytes:
@@ -450,20 +577,24 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
     runtime/proto/llm_metadata.proto of LiteRT-LM. Raises FailedError if it cannot be read."""
     start: tuple[int, ...] | str = ()
     stops: list[int | str] = []
+    ids: list[int] = []
     most_tokens = 0
     try:
         for number, value in list_fields(data):
-            if number in {1, 2} and isinstance(value, bytes):
+            if number in OF_TOKENS and isinstance(value, bytes):
                 tokens = parse_tokens(value)
-                if number == 1:
+                ids += [token for token in tokens if isinstance(token, int)]
+                if number == START:
                     start = tokens
-                else:
+                elif number == STOPS:
                     stops += [tokens] if isinstance(tokens, str) else tokens[-1:]
-            elif number == 5 and isinstance(value, int):
+            elif number == SUPPRESSED and isinstance(value, bytes):
+                ids += list_ids(value)
+            elif number == MOST_TOKENS and isinstance(value, int):
                 most_tokens = value
     except (ValueError, IndexError) as error:
         raise FailedError(f"{name}: the {METADATA} cannot be read", why=str(error)) from error
-    return LlmMetadata(start, tuple(stops), most_tokens)
+    return LlmMetadata(start, tuple(stops), most_tokens, tuple(ids))
 
 
 def parse_tokens(data: bytes) -> tuple[int, ...] | str:
@@ -472,14 +603,18 @@ def parse_tokens(data: bytes) -> tuple[int, ...] | str:
         if number == 2 and isinstance(value, bytes):
             return value.decode("utf-8")
         if number == 1 and isinstance(value, bytes):
-            ids: list[int] = []
-            for field_number, content in list_fields(value):
-                if field_number == 1 and isinstance(content, int):
-                    ids.append(content)
-                elif field_number == 1:
-                    ids += list_varints(bytes(content))
-            return tuple(ids)
+            return tuple(list_ids(value))
     return ()
+
+
+def list_ids(data: bytes) -> list[int]:
+    """Return the ids of a TokenIds, which are int32, packed or not. Raises ValueError for other
+    data."""
+    ids: list[int] = []
+    for number, content in list_fields(data):
+        if number == 1:
+            ids += [content] if isinstance(content, int) else list_varints(content)
+    return [token - (1 << 64) if token >> 63 else token for token in ids]
 
 
 def list_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -310,3 +310,17 @@ def list_token_ids(document: Mapping[str, Any]) -> list[int]:
     rows = added if isinstance(added, list) else []
     ids += [row.get("id") for row in rows if isinstance(row, dict)]
     return [number for number in ids if isinstance(number, int)]
+
+
+def list_token_texts(document: Mapping[str, Any]) -> list[str]:
+    """Return the texts of the tokens that list_token_ids counts."""
+    model, added = document.get("model"), document.get("added_tokens")
+    words = model.get("vocab") if isinstance(model, dict) else None
+    texts: list[Any] = []
+    if isinstance(words, dict):
+        texts += words
+    elif isinstance(words, list):
+        texts += [row[0] for row in words if isinstance(row, list) and row]
+    rows = added if isinstance(added, list) else []
+    texts += [row.get("content") for row in rows if isinstance(row, dict)]
+    return [text for text in texts if isinstance(text, str)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,19 @@ def make_tiny(cut: int | None = None, **parts: bytes | None) -> bytes:
         else:
             sections.append((SECTIONS[name], data, {}))
     return make_bundle(sections, cut=cut)
+
+
+def pack_sections(
+    sections: Sequence[tuple[str, Mapping[str, Any]]], **parts: bytes | None
+) -> bytes:
+    """A bundle of these parts in this order, each with items of its section; None leaves one out.
+    ``parts`` are as in read_parts."""
+    contents, packed = read_parts(**parts), []
+    for name, items in sections:
+        usual = {"model_type": TYPES[name]} if name in TYPES else {}
+        all_items = {key: value for key, value in {**usual, **items}.items() if value is not None}
+        packed.append((SECTIONS.get(name, MODEL), contents[name] or b"", all_items))
+    return make_bundle(packed)
 
 
 def make_compiled_decoder(

@@ -197,7 +197,10 @@ def make_partitions(
         graphs, signatures = [], []
         for subgraph, method in enumerate(methods):
             ports = [*method.inputs, *method.outputs]
-            tensors = [make_tensor(port.name, port.shape, numbers[port.dtype]) for port in ports]
+            tensors = [
+                make_tensor(port.name, port.shape, numbers[port.dtype], scale=port.scale or 0)
+                for port in ports
+            ]
             count = len(method.inputs)
             reads, writes = range(count), range(count, len(ports))
             places = {"bytecode_offset": offset, "bytecode_size": len(binary)}

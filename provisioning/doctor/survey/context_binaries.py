@@ -44,6 +44,8 @@ MIN_ARCH = re.compile(rb"min_arch=(\d{1,3})")
 # graphs of a decoder with shared weights, 0 for the same two in separate contexts.
 SPILL_AT, VTCM_AT, CONSTANTS_AT, SHARED_AT = 8, 16, 88, 104
 SCALE_OFFSET = 0
+# Scales of two files that were compiled from the same encodings may differ in their last digits.
+SCALE_TOLERANCE = 0.01
 # Kinds of Qnn_DataType_t (QnnTypes.h), with their sizes in bits. The first byte of a number is
 # the kind, in this order, and the second is the size as it is written: 0x0316 is sfixed16.
 KINDS = {
@@ -73,6 +75,19 @@ class TensorSpec:
     shape: tuple[int, ...]
     scale: float | None = None
     zero_point: int | None = None
+
+    def is_encoded_as(self, other: TensorSpec) -> bool:
+        """Return whether the numbers of two tensors mean the same values."""
+        if (self.dtype, self.zero_point) != (other.dtype, other.zero_point):
+            return False
+        return math.isclose(self.scale or 0, other.scale or 0, rel_tol=SCALE_TOLERANCE)
+
+    @property
+    def encoding(self) -> str:
+        """Return the type of the tensor, with its scale and zero point if it has them."""
+        if not self.scale:
+            return self.dtype
+        return f"{self.dtype} with the scale {self.scale:.4g} and zero point {self.zero_point}"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pytest
 from ci.__main__ import main
 from ci.inspect.genie import BinaryFile, GenieFolder
 from ci.inspect.genie_checks import judge_genie
+from provisioning.doctor.survey.programs import Method
 from provisioning.errors import ExitCode
 from tests.build.genie import (
     HEAD,
@@ -32,6 +33,7 @@ from tests.build.litert_bundles import (
     make_compiled_decoder,
     make_other_tokenizer,
     make_tiny,
+    pack_sections,
     read_part,
 )
 from tests.stand_ins.android_apps import library, make_set
@@ -477,6 +479,24 @@ def rename(part: str, old: bytes, new: bytes) -> bytes:
     return data.replace(old, new)
 
 
+def sections(**items: Mapping[str, Any]) -> bytes:
+    """A compiled bundle whose sections have these items."""
+    names = ("decoder", "embedder", "auxiliary", "tokenizer", "metadata")
+    ordered = [(name, items.get(name, {})) for name in names]
+    return pack_sections(ordered, decoder=make_compiled_decoder())
+
+
+def encode_slices(method: Method) -> Method:
+    """Decode returns new keys in another encoding than that of the caches."""
+    if method.name != "decode":
+        return method
+    ports = [
+        replace(port, scale=0.25, zero_point=-3) if port.name == "kv_slice_k_0" else port
+        for port in method.outputs
+    ]
+    return replace(method, outputs=tuple(ports))
+
+
 # Each: the thread, what is made, the options, and what is printed.
 LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
     "another phone": ("LiteRT-LM 2079", compiled(), ["--soc", "SM8550"], "for SM8550: no"),
@@ -536,6 +556,36 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
         ["--soc", "SM8650"],
         "it has version 2.7.0 of the format, and LiteRT-LM reads 1",
     ),
+    "stop tokens that the tokenizer lacks": (
+        "LiteRT-LM 3508",
+        compiled(metadata=LLM[:7] + b"\x12\x08\x12\x06<turn>" + LLM[14:]),
+        ["--soc", "SM8650"],
+        "the metadata names the stop token <turn>, which the tokenizer does not have",
+    ),
+    "a suppressed token of another model": (
+        "LiteRT-LM 3508",
+        compiled(metadata=LLM + b"\x4a\x03\x0a\x01\x7f"),
+        ["--soc", "SM8650"],
+        "the metadata names the token 127",
+    ),
+    "a decoder for the GPU": (
+        "LiteRT-LM 1121",
+        lambda: sections(decoder={"backend_constraint": "gpu"}),
+        ["--soc", "SM8650"],
+        "the decoder's section has the backend_constraint gpu",
+    ),
+    "a type that LiteRT-LM does not know": (
+        "LiteRT-LM 1472",
+        lambda: sections(auxiliary={"model_type": "aux"}),
+        ["--soc", "SM8650"],
+        "a model has the type aux",
+    ),
+    "keys of two calibrations": (
+        "LiteRT-LM 3508",
+        lambda: make_tiny(decoder=make_compiled_decoder(encode_slices)),
+        ["--soc", "SM8650"],
+        "kv_slice_k_0 of decode is float32 with the scale 0.25 and zero point -3, and",
+    ),
     "no dispatch library": (
         "LiteRT-LM 1466",
         compiled(),
@@ -574,7 +624,46 @@ def test_a_right_bundle_of_litert_lm_can_be_loaded(
     path.write_bytes(compiled()())
     assert main(["inspect", str(path), "--load", *words, "--json"]) == ExitCode.OK
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["verdict"], answer["lacking"], answer["faults"]) == ("yes", [], [])
+    keys = ("verdict", "lacking", "faults", "warnings")
+    assert [answer[key] for key in keys] == ["yes", [], [], []]
+
+
+# What is printed for a bundle that loads, and is not right.
+WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "more tokens than the caches hold": (
+        compiled(metadata=LLM[:-1] + b"\x80\x20"),
+        "the metadata allows 4096 tokens, and the caches have room for 64",
+    ),
+    "two tokenizers": (
+        compiled(packed=make_other_tokenizer()),
+        "it has two tokenizers: SentencePiece tokenizer and Hugging Face tokenizer, compressed",
+    ),
+    "a start token that the tokenizer lacks": (
+        compiled(metadata=b"\x0a\x08\x12\x06<turn>" + LLM[7:]),
+        "the metadata names the start token <turn>, which the tokenizer does not have",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARNINGS)
+def test_a_bundle_that_loads_and_is_not_right_is_warned_of(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, text = WARNINGS[name]
+    path = place / "model.litertlm"
+    path.write_bytes(make())
+    assert main(["inspect", str(path), "--soc", "SM8650", "--json"]) == ExitCode.OK
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], [row["what"] for row in answer["warnings"]]) == ("yes", [text])
+
+
+def test_a_decoder_without_a_type_is_the_decoder(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place / "model.litertlm"
+    path.write_bytes(sections(decoder={"model_type": None}))
+    assert main(["inspect", str(path), "--soc", "SM8650", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["lacking"] == []
 
 
 def test_a_kind_of_bundle_that_is_not_read_is_not_called_wrong(

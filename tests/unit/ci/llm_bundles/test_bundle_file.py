@@ -22,7 +22,14 @@ from ci.llm.bundle_file import (
 from provisioning.doctor.survey.context_binaries import TensorSpec
 from provisioning.doctor.survey.programs import Method
 from provisioning.errors import FailedError, UsageError
-from tests.build.litert_bundles import LLM, make_compiled_decoder, make_tiny, read_part, write_tiny
+from tests.build.litert_bundles import (
+    LLM,
+    make_compiled_decoder,
+    make_tiny,
+    pack_sections,
+    read_part,
+    write_tiny,
+)
 from tests.stand_ins.litert import make_plain
 
 
@@ -36,7 +43,7 @@ def test_chunks_caches_and_metadata_of_a_bundle_are_read(tmp_path: Path) -> None
         ("kv_cache_v_1", 3),
     ]
     assert (bundle.context, bundle.vocabulary, bundle.is_compiled) == (64, 57, False)
-    assert bundle.metadata == LlmMetadata((1,), (2,), 64)
+    assert bundle.metadata == LlmMetadata((1,), (2,), 64, (1, 2))
 
 
 def rename(part: str, old: bytes, new: bytes) -> bytes:
@@ -101,6 +108,50 @@ WRONG: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: make_tiny(decoder=rename("decoder.tflite", b"kv_slice_v_1", b"kv_slice_w_1")),
         "has no output kv_slice_v_1",
     ),
+    "a mask that is not told the position": (
+        lambda: make_tiny(auxiliary=rename("auxiliary.tflite", b"time_step", b"time_stop")),
+        "prefill_mask_8 has no input time_step",
+    ),
+    "an input that nobody writes": (
+        lambda: make_tiny(auxiliary=rename("auxiliary.tflite", b"valid_mask", b"valid_rows")),
+        "prefill_cache_update_8 has an input valid_rows",
+    ),
+    "an embedder of older names": (
+        lambda: make_tiny(embedder=rename("embedder.tflite", b"token_ids", b"token_idx")),
+        "prefill_embedder_8 has no input token_ids",
+    ),
+    "signatures of another chunk": (
+        lambda: make_tiny(
+            decoder=rename("decoder.tflite", b"prefill_8", b"prefill_4"),
+            embedder=rename("embedder.tflite", b"prefill_embedder_8", b"prefill_embedder_4"),
+            auxiliary=read_part("auxiliary.tflite").replace(b"_8\0", b"_4\0"),
+        ),
+        "token_ids of prefill_embedder_4 is [1, 8], and 4 needed",
+    ),
+    "embeddings of another name": (
+        lambda: make_tiny(decoder=rename("decoder.tflite", b"embeddings", b"hidden_row")),
+        "prefill_8 of tiny.litertlm has no input embeddings",
+    ),
+    "keys that are not written": (
+        lambda: make_tiny(auxiliary=rename("auxiliary.tflite", b"kv_slice_k_1", b"no_slice_k_1")),
+        "prefill_cache_update_8 has an input no_slice_k_1",
+    ),
+    "two decoders": (
+        lambda: pack_sections([("decoder", {}), ("decoder", {})]),
+        "has two sections of the kind LiteRT model, tf_lite_prefill_decode",
+    ),
+    "an embedder without a type": (
+        lambda: pack_sections([("decoder", {}), ("embedder", {"model_type": None})]),
+        "has two sections of the kind LiteRT model, tf_lite_prefill_decode",
+    ),
+    "two tokenizers of a kind": (
+        lambda: pack_sections([("tokenizer", {}), ("tokenizer", {})]),
+        "has two sections of the kind SentencePiece tokenizer",
+    ),
+    "two sets of metadata": (
+        lambda: pack_sections([("metadata", {}), ("metadata", {})]),
+        "has two sections of the kind metadata of the language model",
+    ),
     "a mask of another name": (
         lambda: make_tiny(auxiliary=rename("auxiliary.tflite", b"mask_global", b"mask_locals")),
         "nothing computes mask_global, which prefill_8 reads",
@@ -139,7 +190,10 @@ def test_a_packed_tokenizer_is_unpacked() -> None:
 def test_metadata_has_ids_or_texts() -> None:
     start = b"\x0a\x05\x12\x03<s>"
     stops = b"\x12\x06\x12\x04</s>\x12\x06\x0a\x04\x0a\x02\x05\x07"  # the last ids are packed
-    assert parse_metadata("m", start + stops) == LlmMetadata("<s>", ("</s>", 7), 0)
+    assert parse_metadata("m", start + stops) == LlmMetadata("<s>", ("</s>", 7), 0, (5, 7))
+    # Suppressed and padding tokens; -1 has all 64 bits.
+    other = b"\x4a\x04\x0a\x02\x09\x0a\x6a\x0d\x0a\x0b\x08" + b"\xff" * 9 + b"\x01"
+    assert parse_metadata("m", other) == LlmMetadata(ids=(9, 10, -1))
 
 
 @given(st.binary(max_size=40))
