@@ -3,22 +3,45 @@ is wrong with the file. Nothing is run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ci.inspect.litert_libraries import DISPATCH
+from ci.inspect.genie import SYSTEM, describe_libraries
+from ci.inspect.litert_libraries import (
+    DISPATCH,
+    LITERT_NAME,
+    describe_releases,
+    find_releases,
+)
 from ci.llm.bundle_file import (
     MAIN,
     BundleFile,
+    LlmMetadata,
+    TokenList,
     list_tokenizers,
     name_model,
 )
+from ci.llm.tokenizers import find_ends_of_turn
 from provisioning.console.command import user_path
 from provisioning.doctor.survey.litert import Bundle
 from provisioning.doctor.survey.tree import survey_tree
+from provisioning.elf.facts import EM_AARCH64, MACHINE_NAMES
 
 FORMAT = "1"  # the major version of .litertlm files
 BACKEND = "npu"
+# Tokens that a chat template writes, and methods of Python's dictionaries in it.
+TEMPLATE_TOKEN = re.compile(r"<\|?[a-z_]+\|?>|\[/?[A-Z_]{3,}\]")
+TEMPLATE_METHOD = re.compile(r"\.(get|items|keys|values)\(")
+# Types of models, what they need beside them, and what happens without it.
+COMPANIONS = (
+    ("tf_lite_vision_encoder", "tf_lite_vision_adapter", "'TF_LITE_VISION_ADAPTER not found'"),
+    ("tf_lite_vision_adapter", "tf_lite_vision_encoder", "'TF_LITE_VISION_ENCODER not found'"),
+    ("tf_lite_audio_encoder_hw", "tf_lite_audio_adapter", "'TF_LITE_AUDIO_ADAPTER not found'"),
+    ("tf_lite_audio_adapter", "tf_lite_audio_encoder_hw", "'TF_LITE_AUDIO_ENCODER_HW not found'"),
+    ("tf_lite_mtp_aux", "tf_lite_mtp_drafter", "nothing is drafted"),
+)
+QNN_HTP = "libQnnHtp.so"
 # The types of models in the schema of litert-lm-builder 0.18.1, all of which begin alike.
 TYPE_PREFIX = "tf_lite_"
 
@@ -81,7 +104,7 @@ def list_faults(file: BundleFile) -> Iterator[BundleFault]:
             "LiteRT-LM requires one: 'Stop tokens are required'",
             "pack the bundle again with the stop tokens of its model",
         )
-    elif not any(isinstance(stop, int) or stop in tokens.texts for stop in metadata.stops):
+    elif not any(isinstance(stop, int) or stop in tokens for stop in metadata.stops):
         yield BundleFault(
             f"the metadata names the stop token {metadata.stops[0]}, which the tokenizer does not"
             " have",
@@ -94,6 +117,12 @@ def list_faults(file: BundleFile) -> Iterator[BundleFault]:
             " logits",
             "answers do not end, or the first token of a prompt has no embedding",
             fix,
+        )
+    if (rows := file.count_embeddings()) and abs(rows - file.vocabulary) > file.vocabulary // 100:
+        yield BundleFault(
+            f"the embedder has {rows} embeddings, and the decoder {file.vocabulary} logits",
+            "it belongs to another model, so that prompts and answers are noise",
+            "pack the bundle again with the embedder of its model",
         )
     for reason in list_cache_faults(file):
         yield BundleFault(
@@ -129,7 +158,15 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
             "LiteRT-LM goes on when the caches are full, and answers become noise",
             f"pack the bundle again with max_num_tokens {file.context}",
         )
-    if isinstance(metadata.start, str) and metadata.start not in tokens.texts:
+    elif 0 < metadata.most_tokens < min(file.chunks, default=0):
+        yield BundleFault(
+            f"the metadata allows {metadata.most_tokens} tokens, and prefill takes"
+            f" {min(file.chunks)} at once",
+            "LiteRT-LM has no signature that is small enough, or ends after the first words",
+            f"pack the bundle again with max_num_tokens {file.context}",
+        )
+    yield from list_token_warnings(tokens, metadata)
+    if isinstance(metadata.start, str) and metadata.start not in tokens:
         yield BundleFault(
             f"the metadata names the start token {metadata.start}, which the tokenizer does not"
             " have",
@@ -151,6 +188,142 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
                 "it runs on the CPU, with its own copy of the weights, or not at all",
                 "compile all signatures of the decoder",
             )
+
+
+def list_token_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[BundleFault]:
+    """Yield what is unlikely to be right in the tokens that the metadata names."""
+    ids = {number for number in metadata.stops if isinstance(number, int)}
+    ids |= {number for number, text in tokens.texts.items() if text in metadata.stops}
+    alone = ids - {sequence[-1] for sequence in metadata.sequences}
+    starts = {*metadata.start} if isinstance(metadata.start, tuple) else set()
+    starts |= {number for number, text in tokens.texts.items() if text == metadata.start}
+    fix = "pack the bundle again with the start and stop tokens of its model"
+    if both := sorted(starts & ids):
+        yield BundleFault(
+            f"the start token {name_token(tokens, both[0])} is also a stop token",
+            "each prompt begins with the end of a text, which many such models were not trained"
+            " for: answers repeat the question",
+            "pack the bundle again without start_token, if the tokenizer does not add one",
+        )
+    if tokens.special_ids and (ordinary := sorted(alone - tokens.special_ids)):
+        yield BundleFault(
+            f"the stop token {name_token(tokens, ordinary[0])} is ordinary text",
+            "answers end wherever it occurs",
+            fix,
+        )
+    if tokens.special_ids and (ordinary := sorted(starts - tokens.special_ids)):
+        yield BundleFault(
+            f"the start token {name_token(tokens, ordinary[0])} is ordinary text",
+            "each prompt begins with a word that the user did not write",
+            fix,
+        )
+    for sequence in metadata.sequences:
+        if tokens.special_ids and {*sequence} <= tokens.special_ids:
+            yield BundleFault(
+                f"the stop tokens {', '.join(map(str, sequence))} are one sequence",
+                "LiteRT-LM waits for all of them, one after another, so that answers do not end",
+                "write a stop_tokens of the metadata for each of them",
+            )
+    ends = find_ends_of_turn(tokens.texts)
+    if ids and ends and not {number for number, _ in ends} & ids:
+        number, text = ends[0]
+        yield BundleFault(
+            f"no stop token ends a turn: {text} ({number}) is missing",
+            "answers of a chat model go on with a conversation that it invents",
+            fix,
+        )
+    yield from list_template_warnings(tokens, metadata.template)
+
+
+def name_token(tokens: TokenList, number: int) -> str:
+    """Return a token's id, with its text if that is known."""
+    text = tokens.texts.get(number)
+    return f"{number} ({text!r})" if text else str(number)
+
+
+def list_template_warnings(tokens: TokenList, template: str) -> Iterator[BundleFault]:
+    """Yield what does not work in the texts for chats: tokens of another model, and methods that
+    LiteRT-LM's engine for templates, minijinja, does not have."""
+    strange = [text for text in TEMPLATE_TOKEN.findall(template) if text not in tokens]
+    if tokens.special_ids and strange:
+        yield BundleFault(
+            f"the chat template writes {strange[0]}, which the tokenizer does not have",
+            "it belongs to another model, which reads it as several ordinary tokens",
+            "pack the bundle again with the template of its model",
+        )
+    if method := TEMPLATE_METHOD.search(template):
+        yield BundleFault(
+            f"the chat template calls {method[0].strip('(')}",
+            "LiteRT-LM's templates have no such method, except for models that it knows:"
+            " 'Failed to apply template: unknown method'",
+            "write messages without it, such as message['content'], and set llm_model_type",
+        )
+
+
+def list_missing_companions(bundle: Bundle) -> Iterator[BundleFault]:
+    """Yield the models that others need, and that a bundle lacks."""
+    kinds = {name_model(section) for section in bundle.sections if section.model}
+    for kind, needed, consequence in COMPANIONS:
+        if kind in kinds and needed not in kinds:
+            yield BundleFault(
+                f"it has {kind}, and no {needed}",
+                consequence,
+                f"pack the bundle again with {needed}, or without {kind}",
+            )
+
+
+def list_library_faults(runtime_name: str, hexagons: Iterable[int]) -> Iterator[BundleFault]:
+    """Yield what is wrong with QNN's libraries in a directory, for contexts for these Hexagon
+    versions. Of libraries for x86-64, those for the DSP are not needed."""
+    place = user_path(runtime_name) if runtime_name else None
+    if place is None or not place.is_dir():
+        return
+    files = [file for file in survey_tree(place).files if file.elf]
+    libraries = describe_libraries(files)
+    if stranger := libraries.find_stranger():
+        name, machine, usual = stranger
+        names = [MACHINE_NAMES.get(number, f"machine {number}") for number in (machine, usual)]
+        yield BundleFault(
+            f"{name} in {place.name} is for {names[0]}, and the other libraries are for {names[1]}",
+            "a process loads libraries of its own machine only",
+            f"copy {name} from the folder of the SDK that the others are from",
+        )
+    main_build = next((qnn for name, qnn in libraries.builds if name == QNN_HTP), "")
+    others = [(name, qnn) for name, qnn in libraries.builds if main_build and qnn != main_build]
+    if others:
+        yield BundleFault(
+            f"{others[0][0]} in {place.name} is of QNN {others[0][1]}, and {QNN_HTP} of"
+            f" {main_build}",
+            "libraries of several versions do not work together: 'Qnn System library version ... is"
+            " mismatched', error 1008 or 14001",
+            "copy all libraries from one SDK",
+        )
+    if not any(machine == EM_AARCH64 for _, machine in libraries.machines):
+        return
+    needed = [QNN_HTP, SYSTEM]
+    # Those for another Hexagon version are reported for the contexts.
+    has_any_dsp = any(
+        re.fullmatch(r"libQnnHtpV\d+(Stub|Skel)\.so", name) for name in libraries.names
+    )
+    for hexagon in () if has_any_dsp else sorted({*hexagons} - {0}):
+        needed += [f"libQnnHtpV{hexagon}Stub.so", f"libQnnHtpV{hexagon}Skel.so"]
+    has_any_qnn = any(name.startswith("libQnn") for name in libraries.names)
+    for name in needed:
+        if has_any_qnn and name not in libraries.names:
+            yield BundleFault(
+                f"{place.name} has no {name}",
+                "LiteRT's dispatch library opens it, or the DSP does",
+                f"copy {name} from the SDK that the other libraries are from",
+            )
+    releases = {file.name: find_releases(file.path) for file in files}
+    runtime, dispatch = releases.get(LITERT_NAME), releases.get(DISPATCH)
+    if runtime and dispatch and not {*runtime} & {*dispatch}:
+        yield BundleFault(
+            f"{DISPATCH} is of {describe_releases(dispatch)}, and {LITERT_NAME} of"
+            f" {describe_releases(runtime)}",
+            "'Unsupported dispatch runtime version'",
+            f"copy {DISPATCH} of the release of {LITERT_NAME}",
+        )
 
 
 def list_missing_libraries(runtime_name: str) -> Iterator[BundleFault]:

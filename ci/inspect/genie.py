@@ -10,8 +10,10 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,8 +22,9 @@ from msgspec import Struct
 from ci.inspect.apps import find_texts
 from ci.inspect.compat import Runtime
 from ci.inspect.files import describe_runtime, read_runtime
-from ci.llm.tokenizers import list_token_ids
+from ci.llm.tokenizers import find_ends_of_turn, list_token_ids
 from provisioning.console.command import user_path
+from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary, Graph
 from provisioning.doctor.survey.programs import Program, map_file, parse_program
 from provisioning.doctor.survey.tree import survey_tree
@@ -32,6 +35,7 @@ from provisioning.documents import (
     read_json,
     read_user_file,
 )
+from provisioning.elf.facts import EM_QDSP6
 from provisioning.errors import QnnCiError, UsageError
 from provisioning.manifest.reader import read_policy
 
@@ -40,10 +44,13 @@ DIALOG, ENGINE = "dialog", "engine"
 BINARIES = "dialog.engine.model.binary.ctx-bins"
 LORA = "dialog.engine.model.binary.lora.adapters"
 GENIE, KEY_OF_ALL = "libGenie.so", b"spill-fill-bufsize"
+SYSTEM = "libQnnSystem.so"
 # In the names of files and graphs: "prompt_ar128_cl4096_1_of_3", "model_part_2_of_4.bin".
 PART = re.compile(r"(\d+)_of_(\d+)")
 LENGTHS = re.compile(r"ar(\d+)_cl(\d+)")
 MASK = "attention_mask"
+NEAR = 0.85  # how alike a misspelt key is, as difflib measures it
+HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]+")
 MOST_CONFIG_BYTES, MOST_TOKENIZER_BYTES = 1 << 20, 256 << 20
 
 
@@ -60,10 +67,13 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
 
 class GenieKeys(Struct, frozen=True, forbid_unknown_fields=True):
     """The content of manifests/policies/genie.toml. ``explains`` maps the number of an error of QNN
-    to the findings on a folder that cause it."""
+    to the findings on a folder that cause it. ``settings`` are the keys of the HTP's settings with
+    their types, and ``setting_values`` the values that some may have."""
 
     explains: dict[str, tuple[str, ...]]
     sections: dict[str, Section]
+    settings: dict[str, str]
+    setting_values: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -116,11 +126,12 @@ def measure_graph(graph: Graph) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer.json of Hugging Face: the smallest size of a vocabulary with all of its ids, and
-    the ids of its special tokens."""
+    """A tokenizer.json of Hugging Face: the smallest size of a vocabulary with all of its ids, the
+    ids of its special tokens, and those that end a turn, with their texts."""
 
     vocabulary: int
     special_ids: frozenset[int]
+    ends_of_turn: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,11 +146,25 @@ class HtpDevice:
 @dataclass(frozen=True)
 class Libraries:
     """The libraries that a device gets: ``names`` of their files, ``builds`` of QNN's libraries,
-    each as (file, version), and ``genie``, the path of libGenie.so, None without one."""
+    each as (file, version), ``genie``, the path of libGenie.so, None without one, and ``machines``,
+    the file name and the machine of each library."""
 
     names: frozenset[str]
     builds: tuple[tuple[str, str], ...] = ()
     genie: Path | None = None
+    machines: frozenset[tuple[str, int]] = frozenset()
+
+    def find_stranger(self) -> tuple[str, int, int] | None:
+        """Return a library that none of the others can be loaded with, its machine, and theirs. A
+        tree with each library for several machines has none. Libraries for the DSP do not count."""
+        machines: dict[str, set[int]] = {}
+        for name, machine in self.machines:
+            if machine != EM_QDSP6:
+                machines.setdefault(name, set()).add(machine)
+        counts = Counter(machine for numbers in machines.values() for machine in numbers)
+        usual = max(counts, key=lambda machine: (counts[machine], machine), default=0)
+        strangers = sorted(name for name, numbers in machines.items() if usual not in numbers)
+        return (strangers[0], min(machines[strangers[0]]), usual) if strangers else None
 
 
 @dataclass(frozen=True)
@@ -147,20 +172,24 @@ class GenieFolder:
     """A folder for Genie.
 
     ``config`` is the parsed configuration, and ``faults`` are why it, or a file that it names, is
-    not valid, each as (file, reason). ``missing``, ``absolute`` and ``backslashed`` are the files
-    that it names and that are not in the folder, that have an absolute path, or a backslash in
-    their path, each as (key, path). ``ignored_settings`` are the settings of the HTP that QNN does
-    not read, as (file, reason). ``soc`` is the SoC that was asked about. ``libraries`` are those of
-    the ``runtime``, None if only its version is known. ``strange_keys`` are the keys that its
-    libGenie does not contain, and ``table_bytes`` is the size of the embedding table, 0 without
-    one.
+    not valid, each as (file, reason). Of several engines, the first is that of this folder, and
+    ``other_engines`` are the same folder with each of the others.
+
+    ``missing``, ``absolute`` and ``backslashed`` are the files that it names and that are not in
+    the folder, that have an absolute path, or a backslash in their path, each as (key, path). Of a
+    missing one, the third text names a file whose name differs in the case of letters.
+    ``ignored_settings`` are the settings of the HTP that QNN does not read, as (file, reason).
+
+    ``soc`` is the SoC that was asked about. ``libraries`` are those of the ``runtime``, None if
+    only its version is known. ``strange_keys`` are the keys that its libGenie does not contain, and
+    ``table_bytes`` is the size of the embedding table, 0 without one.
     """
 
     name: str
     config_file: str
     config: Mapping[str, Any]
     faults: tuple[tuple[str, str], ...] = ()
-    missing: tuple[tuple[str, str], ...] = ()
+    missing: tuple[tuple[str, str, str], ...] = ()
     absolute: tuple[tuple[str, str], ...] = ()
     backslashed: tuple[tuple[str, str], ...] = ()
     ignored_settings: tuple[tuple[str, str], ...] = ()
@@ -172,6 +201,7 @@ class GenieFolder:
     strange_keys: tuple[str, ...] = ()
     table_bytes: int = 0
     soc: str = ""
+    other_engines: tuple[GenieFolder, ...] = ()
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """Return a section of the dialog, empty if there is none."""
@@ -218,6 +248,9 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     UsageError if the configuration cannot be read, or there is no such runtime."""
     data = read_user_file(config, "the configuration", MOST_CONFIG_BYTES)
     data = data.removeprefix(codecs.BOM_UTF8)  # libGenie skips it
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or data[1:2] == b"\0":
+        why = "it is UTF-16, as PowerShell writes it, and libGenie reads UTF-8"
+        return GenieFolder(folder.name, config.name, {}, faults=((config.name, why),))
     try:
         with decoding():
             document = decode_json(data, dict[str, Any])
@@ -230,44 +263,45 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     runtime, libraries = find_libraries(folder, runtime_name)
     library_keys = find_keys(libraries.genie, document) if libraries and libraries.genie else None
     faults = [(config.name, fault) for fault in check_keys(document, library_keys or frozenset())]
-    engine = find_section(document, (DIALOG, ENGINE))
-    names = list_part_names(document)
-    binary = find_section(engine, ("model", "binary"))
-    if binary and binary.get("ctx-bins", binary.get("fcb", [])) == []:
-        faults.append((config.name, f"{BINARIES} names no file"))
-    elif not all(isinstance(name, str) and name for name in names):
-        faults.append((config.name, f"{BINARIES} has something that is no name of a file"))
-    binaries = tuple(reader.read_binaries(names))
     tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
-    reader.find_adapters(binary.get("lora"))
     prefix_key, prefix = "forecast-prefix-name", find_section(document, (DIALOG, "ssd-q1"))
     reader.find(f"dialog.ssd-q1.{prefix_key}", prefix.get(prefix_key))
-    extensions = find_section(engine, ("backend",)).get("extensions")
-    devices: list[HtpDevice] = []
-    for word in extensions if isinstance(extensions, list) else [extensions]:
-        devices += reader.read_devices(word)
     table = reader.find("dialog.embedding.lut-path", reader.word(document, "embedding", "lut-path"))
     strange: list[str] = []
     if library_keys is not None:
         strange = [key for _, key in list_keys(document) if key not in library_keys]
-    return GenieFolder(
+    common = GenieFolder(
         folder.name,
         config.name,
         document,
-        faults=(*faults, *reader.faults),
-        missing=tuple(reader.missing),
-        absolute=tuple(reader.absolute),
-        backslashed=tuple(reader.backslashed),
-        ignored_settings=tuple(reader.ignored_settings),
-        binaries=binaries,
+        faults=tuple(faults),
         tokenizer=tokenizer,
-        devices=tuple(devices),
         runtime=runtime,
         libraries=libraries,
         strange_keys=tuple(strange),
         table_bytes=table.stat().st_size if table else 0,
         soc=soc,
     )
+    first = reader.read_engine(common)
+    others = []
+    for engine in list_other_engines(document):
+        separate = FolderReader(folder)
+        fault_texts = [(config.name, fault) for fault in check_engine(engine)]
+        others.append(separate.read_engine(replace(common, config=engine, faults=(*fault_texts,))))
+    return replace(first, other_engines=tuple(others))
+
+
+def list_other_engines(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the configuration with each engine after the first as its only one. A draft model may
+    have another vocabulary."""
+    dialog = find_section(document, (DIALOG,))
+    engines = dialog.get(ENGINE)
+    for engine in engines[1:] if isinstance(engines, list) else []:
+        context = dict(find_section(document, (DIALOG, "context")))
+        is_draft = isinstance(engine, dict) and engine.get("role") in OF_DRAFTS
+        if is_draft and "draft-n-vocab" in context:
+            context["n-vocab"] = context["draft-n-vocab"]
+        yield {**document, DIALOG: {**dialog, ENGINE: engine, "context": context}}
 
 
 def find_libraries(folder: Path, name: str) -> tuple[Runtime | None, Libraries | None]:
@@ -279,14 +313,21 @@ def find_libraries(folder: Path, name: str) -> tuple[Runtime | None, Libraries |
     files = survey_tree(place).files
     if not name and not any(file.name.startswith("libQnn") for file in files):
         return None, None
-    libraries = Libraries(
+    return describe_runtime(files, place.name, ()), describe_libraries(files)
+
+
+def describe_libraries(files: Sequence[FileFacts]) -> Libraries:
+    """Return what a device gets with these files."""
+    return Libraries(
         frozenset(file.name for file in files),
         tuple(
-            (file.name, file.version) for file in files if file.qnn_name.backend and file.version
+            (file.name, file.version)
+            for file in files
+            if file.version and (file.qnn_name.backend or file.name == SYSTEM)
         ),
         next((file.path for file in files if file.name == GENIE), None),
+        frozenset((file.name, file.machine) for file in files if file.machine is not None),
     )
-    return describe_runtime(files, place.name, ()), libraries
 
 
 def list_keys(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -337,7 +378,7 @@ class FolderReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.missing: list[tuple[str, str]] = []
+        self.missing: list[tuple[str, str, str]] = []
         self.absolute: list[tuple[str, str]] = []
         self.backslashed: list[tuple[str, str]] = []
         self.ignored_settings: list[tuple[str, str]] = []
@@ -348,6 +389,34 @@ class FolderReader:
         """Return a value of a section of the dialog."""
         return find_section(document, (DIALOG, section)).get(key)
 
+    def read_engine(self, folder: GenieFolder) -> GenieFolder:
+        """Return the folder with the files of its engine."""
+        document, file = folder.config, folder.config_file
+        names = list_part_names(document)
+        engine = find_section(document, (DIALOG, ENGINE))
+        binary = find_section(engine, ("model", "binary"))
+        if binary and binary.get("ctx-bins", binary.get("fcb", [])) == []:
+            self.faults.append((file, f"{BINARIES} names no file"))
+        elif not all(isinstance(name, str) and name for name in names):
+            self.faults.append((file, f"{BINARIES} has something that is no name of a file"))
+        binaries = tuple(self.read_binaries(names))
+        for reason in self.find_adapters(binary.get("lora"), len(names)):
+            self.faults.append((file, reason))
+        extensions = find_section(engine, ("backend",)).get("extensions")
+        devices: list[HtpDevice] = []
+        for word in extensions if isinstance(extensions, list) else [extensions]:
+            devices += self.read_devices(word)
+        return replace(
+            folder,
+            faults=(*folder.faults, *self.faults),
+            missing=tuple(self.missing),
+            absolute=tuple(self.absolute),
+            backslashed=tuple(self.backslashed),
+            ignored_settings=tuple(self.ignored_settings),
+            binaries=binaries,
+            devices=tuple(devices),
+        )
+
     def find(self, key: str, word: Any) -> Path | None:
         """Return the file that ``word`` names (see place_file), or None."""
         path = self.place(key, word)
@@ -355,7 +424,8 @@ class FolderReader:
             return path
         # A prefix of the dialogs ssd-q1 is a folder.
         if not path.is_dir():
-            self.missing.append((key, word))
+            other_name = find_other_name(path)
+            self.missing.append((key, word, f"; the folder has {other_name}" * bool(other_name)))
         return None
 
     def place(self, key: str, word: Any) -> Path | None:
@@ -368,14 +438,21 @@ class FolderReader:
             self.backslashed.append((key, word))
         return place_file(self.folder, word)
 
-    def find_adapters(self, lora: Any) -> None:
-        """Look for the files of the adapters in a section ``lora``."""
+    def find_adapters(self, lora: Any, parts: int) -> Iterator[str]:
+        """Look for the files of the adapters in a section ``lora``, and yield which adapters are
+        not for ``parts`` context binaries."""
         adapters = lora.get("adapters") if isinstance(lora, dict) else None
         for adapter in adapters if isinstance(adapters, list) else []:
             if isinstance(adapter, dict):
                 sections = adapter.get("bin-sections")
-                for word in sections if isinstance(sections, list) else []:
+                words = sections if isinstance(sections, list) else []
+                for word in words:
                     self.find(f"{LORA}.bin-sections", word)
+                if words and len(words) != parts:
+                    yield (
+                        f"{LORA} has {len(words)} bin-sections of {adapter.get('name')}, and"
+                        f" ctx-bins {parts} files"
+                    )
                 self.find(f"{LORA}.path", adapter.get("path"))
 
     def read_binaries(self, names: Sequence[Any]) -> Iterator[BinaryFile]:
@@ -390,6 +467,8 @@ class FolderReader:
                 yield BinaryFile(path.name, problem=error.what)
                 continue
             problem = "it is no context binary of QNN" if program is None else program.damage
+            if program and not problem and not any(each.qnn for each in program.contexts):
+                problem = "it contains no context of QNN: a DLC must be compiled for the phone"
             yield BinaryFile(path.name, path.stat().st_size, program, problem)
 
     def read_tokenizer(self, word: Any) -> Tokenizer | None:
@@ -410,7 +489,8 @@ class FolderReader:
             self.faults.append((path.name, "it lists no vocabulary"))
             return None
         special_numbers = frozenset(number for number in special if isinstance(number, int))
-        return Tokenizer(max(numbers) + 1, special_numbers)
+        texts = {row["id"]: str(row.get("content")) for row in tokens if is_number(row.get("id"))}
+        return Tokenizer(max(numbers) + 1, special_numbers, tuple(find_ends_of_turn(texts)))
 
     def read_devices(self, word: Any) -> Iterator[HtpDevice]:
         """Yield the devices in the settings of the HTP."""
@@ -425,20 +505,59 @@ class FolderReader:
         except (DocumentError, OSError) as error:
             self.ignored_settings.append((path.name, str(error)))
             return
+        if reason := find_wrong_setting(document):
+            self.ignored_settings.append((path.name, reason))
+            return
         rows = document.get("devices")
         for row in rows if isinstance(rows, list) else []:
             if isinstance(row, dict):
                 soc_id, arch = row.get("soc_model", row.get("soc_id")), row.get("dsp_arch")
-                if "dsp_arch" in row and not isinstance(arch, str):
-                    reason = f'dsp_arch is {json.dumps(arch)[:40]}, not a text such as "v75"'
-                    self.ignored_settings.append((path.name, reason))
-                    return
                 hexagon = re.fullmatch(r"[vV](\d+)", arch) if isinstance(arch, str) else None
                 yield HtpDevice(
                     soc_id if isinstance(soc_id, int) else 0, int(hexagon[1]) if hexagon else 0
                 )
 
 
+def find_wrong_setting(document: Mapping[str, Any]) -> str:
+    """Return which value of the HTP's settings QNN does not know, "" if there is none. Keys of
+    genie.toml's ``settings`` are the same in all of their sections."""
+    known = read_policy("genie", GenieKeys)
+    for key, value in walk_settings(document):
+        allowed, kind = known.setting_values.get(key, ()), known.settings.get(key)
+        if kind and not is_of_kind(value, kind):
+            return f"{key} is {json.dumps(value)[:40]}, not a {kind}"
+        if allowed and str(value).lower() not in allowed:
+            return f"{key} is {json.dumps(value)[:40]}, and QNN knows {', '.join(allowed)}"
+        near = get_close_matches(key, [*known.settings], 1, NEAR)
+        if not kind and near:
+            return f"{key} is a key that QNN does not know, but {near[0]}"
+    return ""
+
+
+def walk_settings(document: object) -> Iterator[tuple[str, Any]]:
+    """Yield all keys of a document with their values, also those in lists and objects."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            yield key, value
+            yield from walk_settings(value)
+    elif isinstance(document, list):
+        for each in document:
+            yield from walk_settings(each)
+
+
+def find_other_name(path: Path) -> str:
+    """Return the name of a file that differs from that of a missing one in the case of letters,
+    "" if there is none."""
+    names = (each.name for each in path.parent.iterdir()) if path.parent.is_dir() else ()
+    return next((name for name in names if name.lower() == path.name.lower()), "")
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value of JSON is an integer."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+OF_DRAFTS = {"draft", "secondary"}
 OF_TWO_ENGINES = {"spd", "kv-share", "eaglet"}
 NEEDED_SECTIONS = {"context", "tokenizer", "backend", "model"}
 TYPES: Mapping[str, tuple[type, ...]] = {
@@ -478,6 +597,14 @@ def check_keys(
     yield from check_combinations(document)
 
 
+def check_engine(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why libGenie refuses the sections of an engine."""
+    for name, section in read_policy("genie", GenieKeys).sections.items():
+        keys = name.split(".")
+        if ENGINE in keys and (values := find_section(document, keys)):
+            yield from check_section(name, section, values, frozenset())
+
+
 def check_combinations(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield which keys of a configuration libGenie does not accept together."""
     htp = find_section(document, (DIALOG, ENGINE, "backend", "QnnHtp"))
@@ -497,6 +624,8 @@ def check_combinations(document: Mapping[str, Any]) -> Iterator[str]:
     for key in ("pos-id-dim", "rope-theta"):
         if key in htp and "positional-encoding" in model:
             yield f"{key} and positional-encoding exclude each other"
+    if isinstance(mask := htp.get("cpu-mask"), str) and not HEXADECIMAL.fullmatch(mask):
+        yield f"cpu-mask is {json.dumps(mask)[:40]}, not a hexadecimal number such as 0xe0"
     if {"ctx-bins", "fcb"} <= find_section(model, ("binary",)).keys():
         yield "ctx-bins and fcb exclude each other"
 

@@ -46,12 +46,17 @@ FOLDERS.each(
     QNN974=genie_graphs.see_small_tokenizer,
     QNN975=genie_graphs.see_large_parts,
     QNN978=genie_graphs.see_no_logits,
+    QNN979=genie_graphs.see_other_machine,
+    QNN980=genie_graphs.see_no_chain,
+    QNN981=genie_graphs.see_missing_end,
+    QNN982=genie_graphs.see_no_single_tokens,
 )
 
 
 def judge_genie(folder: GenieFolder) -> list[Finding]:
     """Return the findings on a folder, sorted by id and without duplicates."""
-    return sorted(set(FOLDERS.judge(folder)))
+    engines = (folder, *folder.other_engines)
+    return sorted({finding for engine in engines for finding in FOLDERS.judge(engine)})
 
 
 @FOLDERS.check("QNN950")
@@ -64,8 +69,8 @@ def see_invalid_files(folder: GenieFolder) -> Iterator[Seen]:
 @FOLDERS.check("QNN951")
 def see_missing_files(folder: GenieFolder) -> Iterator[Seen]:
     """Report files that the configuration names and the folder lacks."""
-    for key, word in folder.missing:
-        yield seen(word, folder.config_file, key=key)
+    for key, word, hint in folder.missing:
+        yield seen(word, folder.config_file, key=key, hint=hint)
 
 
 @FOLDERS.check("QNN952")
@@ -114,8 +119,12 @@ def see_mixed_parts(folder: GenieFolder) -> Iterator[Seen]:
 def see_wrong_parts(folder: GenieFolder) -> Iterator[Seen]:
     """Report parts that are missing, twice there, or in another order than their names say."""
     variants: dict[tuple[int, int], list[frozenset[tuple[int, int]]]] = {}
+    names = [binary.name for binary in folder.binaries]
     for binary in folder.binaries:
         if binary.place is None:
+            if len(set(names)) < len(names):
+                listed = name_some(names, MOST_NAMED)
+                yield seen("ctx-bins", folder.config_file, names=listed, count=len(set(names)))
             return
         variants.setdefault(binary.place, []).append(binary.variants)
     if not variants:
@@ -127,8 +136,8 @@ def see_wrong_parts(folder: GenieFolder) -> Iterator[Seen]:
     )
     is_twice |= any(len(sets) > 1 and not all(sets) for sets in variants.values())
     if is_twice or [place[0] for place in variants] != [*range(1, count + 1)]:
-        names = name_some([binary.name for binary in folder.binaries], MOST_NAMED)
-        yield seen("ctx-bins", folder.config_file, names=names, count=count)
+        listed = name_some(names, MOST_NAMED)
+        yield seen("ctx-bins", folder.config_file, names=listed, count=count)
 
 
 @FOLDERS.check("QNN956")
@@ -223,8 +232,8 @@ def see_special_tokens(folder: GenieFolder) -> Iterator[Seen]:
 
 @FOLDERS.check("QNN961")
 def see_dimensions(folder: GenieFolder) -> Iterator[Seen]:
-    """Report a kv-dim, pos-id-dim or rope-dim that differs from the tensors of the graphs, once
-    each."""
+    """Report a kv-dim, pos-id-dim, rope-dim or n-embd that differs from the tensors of the graphs,
+    once each."""
     for key, place in DIMENSIONS.items():
         value = find_section(folder.config, place.split(".")).get(key)
         graphs = [graph for binary in folder.binaries for graph in binary.graphs]
@@ -243,6 +252,18 @@ def see_dimensions(folder: GenieFolder) -> Iterator[Seen]:
                 port=port.name,
                 shape=list(port.shape),
             )
+
+    size, carriers = folder.section("context").get("n-embd"), genie_graphs.list_embeddings(folder)
+    if isinstance(size, int) and carriers and size not in {port.shape[-1] for _, port in carriers}:
+        graph, port = carriers[0]
+        yield seen(
+            "dialog.context.n-embd",
+            folder.config_file,
+            value=size,
+            graph=graph.name,
+            port=port.name,
+            shape=list(port.shape),
+        )
 
 
 def differs(key: str, value: int, port: TensorSpec) -> bool:

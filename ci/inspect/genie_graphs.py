@@ -11,11 +11,13 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from ci.inspect.genie import GenieFolder, measure_graph
 from ci.report.text import name_some
 from provisioning.doctor.registry import Seen, seen
-from provisioning.doctor.survey.context_binaries import Graph, TensorSpec
+from provisioning.doctor.survey.context_binaries import SCALE_TOLERANCE, Graph, TensorSpec
+from provisioning.elf.facts import MACHINE_NAMES
 
 CACHE = re.compile(r"past_(key|value)_(\d+)_(in|out)")
 MOST_NAMED, HTP, LOGITS = 4, "libQnnHtp.so", "logits"
@@ -23,6 +25,13 @@ MOST_NAMED, HTP, LOGITS = 4, "libQnnHtp.so", "logits"
 MOST_ADDRESSED = 1 << 32
 # Models have unused rows in their vocabulary: of published ones, at most 1 %.
 LEAST_USED = 0.9
+LEAST_CHUNK = 32  # tokens; smaller graphs are those for single tokens or for drafts
+# Tensors that Genie computes, by the first words of their names.
+OF_GENIE = (
+    *("input_ids", "inputs_embeds", "input_embeds", "attention_mask", "position_ids", "past_"),
+    *("full_attention", "sliding_", "swa_", "lora", "token_type", "cache_index", "visual_"),
+    *("deepstack", "per_layer", "anchor"),
+)
 LEAST_WEIGHTS = 1 << 20  # graphs with fewer bytes of weights need not share them
 
 
@@ -61,6 +70,10 @@ def see_wrong_caches(folder: GenieFolder) -> Iterator[Seen]:
             if reason:
                 yield seen(graph.name, binary.name, reason=reason)
                 return
+    if missing := find_missing_layer(folder):
+        layer, layers = missing
+        reason = f"no part has those of layer {layer}, and there are {layers[-1] + 1} layers"
+        yield seen("all parts", folder.config_file, reason=reason)
 
 
 def compare_graphs(port: TensorSpec, first: TensorSpec, first_graph: str) -> str:
@@ -128,6 +141,96 @@ def see_no_logits(folder: GenieFolder) -> Iterator[Seen]:
         yield seen(folder.binaries[-1].name, folder.config_file)
 
 
+def see_no_chain(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a part that takes none of the tensors that the part before it returns."""
+    for first, second in pairwise(folder.binaries):
+        if first.place is None or first.place == second.place:
+            continue
+        passed = {port.name for graph in first.graphs for port in graph.outputs}
+        taken = {port.name for graph in second.graphs for port in graph.inputs}
+        passed, taken = ({*filter(is_passed, names)} for names in (passed, taken))
+        if passed and taken and not passed & taken:
+            yield seen(
+                second.name,
+                second.name,
+                first=first.name,
+                takes=name_some(sorted(taken), MOST_NAMED),
+                returns=name_some(sorted(passed), MOST_NAMED),
+            )
+            return
+
+
+def list_embeddings(folder: GenieFolder) -> list[tuple[Graph, TensorSpec]]:
+    """Return the inputs that have as many numbers per token as an embedding: embeddings, and what
+    a part gets from the one before it."""
+    graphs = [graph for binary in folder.binaries for graph in binary.graphs]
+    returned = {port.name for graph in graphs for port in graph.outputs if is_passed(port.name)}
+    return [
+        (graph, port)
+        for graph in graphs
+        for port in graph.inputs
+        if len(port.shape) > 1 and ("embed" in port.name or port.name in returned)
+    ]
+
+
+def is_passed(name: str) -> bool:
+    """Return whether a part may get a tensor from the part before it, instead of from Genie."""
+    return not name.startswith((*OF_GENIE, LOGITS)) and not CACHE.fullmatch(name)
+
+
+def see_missing_end(folder: GenieFolder) -> Iterator[Seen]:
+    """Report an eos-token without the token that ends a turn of a chat."""
+    context = folder.section("context")
+    eos, sequences = context.get("eos-token"), folder.section().get("stop-sequence")
+    numbers = [*(eos if isinstance(eos, list) else [eos]), context.get("eot-token")]
+    ends = folder.tokenizer.ends_of_turn if folder.tokenizer else ()
+    texts = {text for _, text in ends} & {*map(str, sequences or ())}
+    if eos is not None and ends and not texts and not {number for number, _ in ends} & {*numbers}:
+        number, text = ends[0]
+        yield seen("dialog.context.eos-token", folder.config_file, number=number, text=text)
+
+
+def see_no_single_tokens(folder: GenieFolder) -> Iterator[Seen]:
+    """Report parts without any graph for single tokens."""
+    variants = [binary.variants for binary in folder.binaries]
+    if not variants or not all(variants):
+        return
+    smallest = min(tokens for variant in variants for tokens, _ in variant)
+    if smallest >= LEAST_CHUNK:
+        yield seen(
+            name_some([binary.name for binary in folder.binaries], MOST_NAMED),
+            folder.name,
+            tokens=smallest,
+        )
+
+
+def see_other_machine(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a library for another machine than the others."""
+    stranger = folder.libraries.find_stranger() if folder.libraries else None
+    if stranger:
+        name, machine, usual = stranger
+        where = folder.runtime.name if folder.runtime else ""
+        yield seen(
+            name,
+            where,
+            machine=MACHINE_NAMES.get(machine, f"machine {machine}"),
+            usual=MACHINE_NAMES.get(usual, f"machine {usual}"),
+        )
+
+
+def find_missing_layer(folder: GenieFolder) -> tuple[int, list[int]] | None:
+    """Return the first layer without caches between layers that have some, and those. None unless
+    all parts are there."""
+    places = [binary.place for binary in folder.binaries if binary.graphs and binary.place]
+    is_whole = bool(places) and {number for number, _ in places} == {*range(1, places[0][1] + 1)}
+    if len(places) < len(folder.part_names) or not is_whole:
+        return None
+    ports = [port for each in folder.binaries for graph in each.graphs for port in graph.inputs]
+    layers = sorted({int(match[2]) for port in ports if (match := CACHE.fullmatch(port.name))})
+    missing = sorted({*range(layers[-1] + 1)} - {*layers}) if layers else []
+    return (missing[0], layers) if missing else None
+
+
 def see_wrong_embedding(folder: GenieFolder) -> Iterator[Seen]:
     """Report a first part that takes embeddings which the configuration does not give, or gives of
     another size."""
@@ -149,6 +252,8 @@ def see_wrong_embedding(folder: GenieFolder) -> Iterator[Seen]:
     if embedded and embedded.shape and embedded.shape[-1] != size:
         reason = f"its size is {size}, and {embedded.name} is {list(embedded.shape)}"
         yield seen("dialog.embedding", folder.config_file, reason=reason)
+    elif embedded and (reason := find_scale_fault(embedding, embedded)):
+        yield seen("dialog.embedding", folder.config_file, reason=reason)
     elif folder.table_bytes and (kind := read_bits(embedding)):
         needed = size * rows * kind // 8
         if folder.table_bytes != needed:
@@ -157,6 +262,18 @@ def see_wrong_embedding(folder: GenieFolder) -> Iterator[Seen]:
                 f" times {size} numbers of {kind} bits are {needed}"
             )
             yield seen("dialog.embedding", folder.config_file, reason=reason)
+
+
+def find_scale_fault(embedding: Mapping[str, object], port: TensorSpec) -> str:
+    """Return why the numbers of the table are not those of the first part's input, "" if they are.
+    Without the scale of one of them, that is not known. QNN's offset is the negative zero point."""
+    parameters = embedding.get("quant-param")
+    scale = parameters.get("scale") if isinstance(parameters, dict) else None
+    if embedding.get("datatype") != port.dtype or not isinstance(scale, (int, float)):
+        return ""
+    if not port.scale or math.isclose(scale, port.scale, rel_tol=SCALE_TOLERANCE):
+        return ""
+    return f"quant-param has the scale {scale:.4g}, and {port.name} {port.scale:.4g}"
 
 
 def read_bits(embedding: Mapping[str, object]) -> int:

@@ -11,6 +11,8 @@ from ci.inspect.bundle_faults import (
     BundleFault,
     list_faults,
     list_header_faults,
+    list_library_faults,
+    list_missing_companions,
     list_missing_libraries,
     list_warnings,
 )
@@ -84,29 +86,24 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
     if inspected.damage or inspected.bundle is None:
         raise FailedError(f"{inspected.file} cannot be loaded", why=f"it {inspected.damage}")
     runtime = read_runtime(runtime_name) if runtime_name else None
-    sections = inspected.bundle.sections
-    answers = []
-    faults = list(list_header_faults(inspected.bundle))
-    warnings: list[BundleFault] = []
-    for section in sections:
-        if section.model and section.model.contexts:
-            answer = judge_compat(section.model, runtime, soc)
-            answers.append(replace(answer, file=name_model(section)))
-    models = choose_models(inspected.bundle)
-    lacking = [kind for kind in PARTS if answers and kind not in models]
-    open_question = ""
-    if answers and not lacking:
-        try:
-            file = read_bundle(path)
-            faults += list_faults(file)
-            warnings += list_warnings(file)
-        except UsageError as error:  # a kind of bundle that this project does not read
-            open_question = f"{error.what}: {error.why or error.fix}"
-        except FailedError as error:
-            faults.append(BundleFault(error.what, error.why, error.fix))
+    bundle = inspected.bundle
+    compiled = [each for each in bundle.sections if each.model and each.model.contexts]
+    answers = [
+        replace(judge_compat(section.model, runtime, soc), file=name_model(section))
+        for section in compiled
+        if section.model
+    ]
+    models = choose_models(bundle)
+    lacking = [kind for kind in PARTS if kind not in models]
+    faults = [*list_header_faults(bundle), *list_missing_companions(bundle)]
+    parts = judge_parts(path) if answers and not lacking else PartsAnswer()
+    faults += parts.faults
+    if answers:
+        contexts = [context for each in compiled if each.model for context in each.model.contexts]
+        faults += list_library_faults(runtime_name, (context.hexagon for context in contexts))
         faults += list_missing_libraries(runtime_name)
     verdicts = [answer.verdict for answer in answers] or [Verdict.UNKNOWN]
-    if open_question:
+    if parts.open_question:
         verdicts.append(Verdict.UNKNOWN)
     verdict = next(kind for kind in (Verdict.NO, Verdict.UNKNOWN, Verdict.YES) if kind in verdicts)
     if lacking or faults:
@@ -119,10 +116,30 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
         tuple(answers),
         tuple(lacking),
         tuple(faults),
-        tuple(warnings),
-        open_question,
+        parts.warnings,
+        parts.open_question,
     )
     return Outcome(_render_bundle(judged), msgspec.to_builtins(judged), CODES[verdict])
+
+
+@dataclass(frozen=True)
+class PartsAnswer:
+    """What is wrong with the parts of a bundle, and why they were not compared, or ""."""
+
+    faults: tuple[BundleFault, ...] = ()
+    warnings: tuple[BundleFault, ...] = ()
+    open_question: str = ""
+
+
+def judge_parts(path: Path) -> PartsAnswer:
+    """Return whether the parts of a bundle fit each other."""
+    try:
+        file = read_bundle(path)
+        return PartsAnswer(tuple(list_faults(file)), tuple(list_warnings(file)))
+    except UsageError as error:  # a kind of bundle that this project does not read
+        return PartsAnswer(open_question=f"{error.what}: {error.why or error.fix}")
+    except FailedError as error:
+        return PartsAnswer((BundleFault(error.what, error.why, error.fix),))
 
 
 def _render_bundle(judged: BundleAnswer) -> str:
@@ -133,9 +150,10 @@ def _render_bundle(judged: BundleAnswer) -> str:
     if judged.open_question:
         lines.append(f"  whether its parts fit is not judged: {judged.open_question}\n")
     if not judged.models and not judged.faults:
+        what = "runs it on the GPU or the CPU"
         lines.append(
-            "  no model in it is compiled for the NPU: LiteRT-LM compiles it on the phone, or runs"
-            " it on the GPU or the CPU\n"
+            "  no model in it is compiled for the NPU: LiteRT-LM"
+            + (f" {what}\n" if judged.lacking else f" compiles it on the phone, or {what}\n")
         )
     where = " on ".join(filter(None, (judged.runtime, judged.soc)))
     return f"{''.join(lines)}{judged.file} for {where}: {judged.verdict.value}\n"

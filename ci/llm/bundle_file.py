@@ -18,10 +18,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ci.llm.tokenizers import Tokenizer, list_token_ids, list_token_texts, read_tokenizer
+from ci.llm.tokenizers import (
+    MARKER,
+    Tokenizer,
+    list_special_ids,
+    list_token_ids,
+    list_token_texts,
+    read_tokenizer,
+)
 from provisioning.console.caller import shown_path
 from provisioning.doctor.survey.context_binaries import TensorSpec
-from provisioning.doctor.survey.litert import Bundle, Section, is_bundle, parse_bundle
+from provisioning.doctor.survey.litert import (
+    Bundle,
+    Section,
+    find_largest_constant,
+    is_bundle,
+    parse_bundle,
+)
 from provisioning.doctor.survey.litert_names import MODEL_SECTION, SECTIONS
 from provisioning.doctor.survey.programs import Method, Program, map_file
 from provisioning.documents import DocumentError, decode_json, open_regular
@@ -41,13 +54,14 @@ PREFILL, DECODE = "prefill", "decode"
 PREFILL_SIZE = re.compile(r"prefill_(\d+)")
 CACHE = re.compile(r"kv_cache_([kv])_(\d+)")
 SLICE, CACHE_PREFIX, PER_LAYER = "kv_slice_", "kv_cache_", "per_layer"
-# Fields of LlmMetadata. Those of OF_TOKENS are tokens.
+# Fields of LlmMetadata. Those of OF_TOKENS are tokens, and OF_TEMPLATES are texts for chats.
 START, STOPS, MOST_TOKENS, SUPPRESSED, PADDING = 1, 2, 5, 9, 13
 OF_TOKENS = (START, STOPS, PADDING)
+OF_TEMPLATES = (3, 7)
 MOST_METADATA, MOST_TOKENIZER, MOST_CHUNK = 16 << 20, 256 << 20, 1 << 16
 COPY_BYTES = 1 << 20
 PIECES = 1  # the field of sentencepiece's ModelProto that lists its pieces
-PIECE_TEXT = 1  # the field of a piece with its text
+PIECE_TEXT, PIECE_KIND, CONTROL = 1, 3, 3  # the fields of a piece; control is its kind
 # What LiteRT-LM passes on to each model, and what it takes from it, by the names that it looks up
 # (the structs *Signatures). Releases until summer 2025 have the second name where there are two.
 EMBEDDINGS = ("embeddings", "input_embeds", "embeds")
@@ -98,20 +112,29 @@ class LlmMetadata:
     """What the metadata of the language model says. ``start`` is the token that precedes each
     prompt, and ``stops`` are those that end a text: ids, or their text. ``most_tokens`` is the
     largest number of tokens of a conversation, 0 if it is not stated. ``ids`` are all ids that it
-    names, also those that are never generated."""
+    names, also those that are never generated, and ``sequences`` those of its stops that are
+    several ids, which must be generated one after another. ``template`` are its texts for chats."""
 
     start: tuple[int, ...] | str = ()
     stops: tuple[int | str, ...] = ()
     most_tokens: int = 0
     ids: tuple[int, ...] = ()
+    sequences: tuple[tuple[int, ...], ...] = ()
+    template: str = ""
 
 
 @dataclass(frozen=True)
 class TokenList:
-    """The tokens of a tokenizer: how many ids it has, and their texts."""
+    """The tokens of a tokenizer: how many ids it has, their texts, and the ids of those that no
+    text of a user becomes."""
 
     count: int
-    texts: frozenset[str]
+    texts: Mapping[int, str]
+    special_ids: frozenset[int]
+
+    def __contains__(self, text: object) -> bool:
+        """Return whether a text is one token."""
+        return text in self.texts.values()
 
 
 @dataclass(frozen=True)
@@ -203,20 +226,36 @@ class BundleFile:
                     f"{self.name}: the tokenizer is damaged", why=str(error)
                 ) from error
             count = max(list_token_ids(document), default=-1) + 1
-            return TokenList(count, frozenset(list_token_texts(document)))
+            return TokenList(count, list_token_texts(document), list_special_ids(document))
         try:
-            pieces = [value for number, value in list_fields(data) if number == PIECES]
-            texts = [
-                bytes(value).decode("utf-8", "replace")
-                for piece in pieces
-                for number, value in list_fields(piece if isinstance(piece, bytes) else b"")
-                if number == PIECE_TEXT and isinstance(value, bytes)
+            pieces = [
+                dict(list_fields(value))
+                for number, value in list_fields(data)
+                if number == PIECES and isinstance(value, bytes)
             ]
         except ValueError as error:
             raise FailedError(f"{self.name}: the tokenizer is damaged", why=str(error)) from error
         if not pieces:
             raise FailedError(f"{self.name}: the tokenizer is damaged", why="it lists no pieces")
-        return TokenList(len(pieces), frozenset(texts))
+        texts, special = {}, set()
+        for number, piece in enumerate(pieces):
+            content = piece.get(PIECE_TEXT, b"")
+            texts[number] = content.decode("utf-8", "replace") if isinstance(content, bytes) else ""
+            if piece.get(PIECE_KIND) == CONTROL or MARKER.fullmatch(texts[number]):
+                special.add(number)
+        return TokenList(len(pieces), texts, frozenset(special))
+
+    def count_embeddings(self) -> int:
+        """Return the number of rows of the embedder's table, 0 if it is not known: its largest
+        constant, if that has as many columns as an embedding has numbers."""
+        section, embedding = self.models[EMBEDDER], find_embedding(self.signatures[MAIN][DECODE])
+        view = memoryview(map_file(self.path))
+        end = section.offset + section.size_bytes
+        table = find_largest_constant(view[section.offset : end])
+        if not table or not embedding or len(table.shape) != 2:
+            return 0
+        rows, columns = table.shape
+        return rows if columns == embedding.shape[-1] else 0
 
     def read_tokenizer(self, directory: Path) -> Tokenizer:
         """Return the bundle's tokenizer, whose file is written to ``directory``. Raises UsageError
@@ -561,6 +600,12 @@ def decompress(name: str, data: bytes) -> bytes:
     """Return the tokenizer of Hugging Face in a section: its size (u64), then the data of zlib, as
     litert-lm-builder 0.18.1 writes it. Raises FailedError for other data."""
     size = int.from_bytes(data[:8], "little")
+    if data.lstrip()[:1] == b"{":
+        raise FailedError(
+            f"{name}: the tokenizer is not compressed",
+            why="LiteRT-LM unpacks this section with zlib",
+            fix="pack the bundle again with litert-lm-builder",
+        )
     if not 0 < size <= MOST_TOKENIZER:
         raise FailedError(f"{name}: the tokenizer would have {size} bytes")
     try:
@@ -578,7 +623,8 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
     start: tuple[int, ...] | str = ()
     stops: list[int | str] = []
     ids: list[int] = []
-    most_tokens = 0
+    sequences: list[tuple[int, ...]] = []
+    most_tokens, template = 0, ""
     try:
         for number, value in list_fields(data):
             if number in OF_TOKENS and isinstance(value, bytes):
@@ -588,13 +634,16 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
                     start = tokens
                 elif number == STOPS:
                     stops += [tokens] if isinstance(tokens, str) else tokens[-1:]
+                    sequences += [tokens] if isinstance(tokens, tuple) and tokens[1:] else []
             elif number == SUPPRESSED and isinstance(value, bytes):
                 ids += list_ids(value)
             elif number == MOST_TOKENS and isinstance(value, int):
                 most_tokens = value
+            elif number in OF_TEMPLATES and isinstance(value, bytes):
+                template += value.decode("utf-8", "replace")
     except (ValueError, IndexError) as error:
         raise FailedError(f"{name}: the {METADATA} cannot be read", why=str(error)) from error
-    return LlmMetadata(start, tuple(stops), most_tokens, tuple(ids))
+    return LlmMetadata(start, tuple(stops), most_tokens, tuple(ids), tuple(sequences), template)
 
 
 def parse_tokens(data: bytes) -> tuple[int, ...] | str:

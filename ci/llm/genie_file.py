@@ -27,11 +27,10 @@ from ci.llm.bundle_file import (
     LlmMetadata,
 )
 from ci.llm.config import Rope, RopeFactors, RopeScaling
-from ci.llm.tokenizers import Tokenizer, list_token_ids, read_tokenizer
+from ci.llm.tokenizers import Tokenizer, read_tokenizer
 from provisioning.doctor.survey.context_binaries import Graph, TensorSpec
 from provisioning.doctor.survey.litert import Bundle
 from provisioning.doctor.survey.programs import Method, Program, map_file, parse_program
-from provisioning.documents import DocumentError, read_json
 from provisioning.errors import FailedError, UnfitError, UsageError
 
 MOST_TOKENIZER_BYTES = 256 << 20
@@ -101,16 +100,6 @@ class GenieBundle(BundleFile):
     def keeps_last(self) -> bool:
         """Genie computes the logits of a prompt's last token with the prompt."""
         return False
-
-    def count_tokens(self) -> int:
-        """Return the number of tokens of tokenizer.json. Raises FailedError if it is damaged."""
-        try:
-            document = read_json(self.source.tokenizer, dict[str, Any], MOST_TOKENIZER_BYTES)
-        except (DocumentError, OSError) as error:
-            raise FailedError(
-                f"{self.source.tokenizer.name} cannot be read", why=str(error)
-            ) from error
-        return max(list_token_ids(document), default=-1) + 1
 
     def read_tokenizer(self, directory: Path) -> Tokenizer:
         """Return the folder's tokenizer. Raises UsageError if it cannot be read."""

@@ -7,6 +7,7 @@ pytorch_tokenizers, which upstream's runner uses, supports only files with a lon
 from __future__ import annotations
 
 import base64
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -312,15 +313,46 @@ def list_token_ids(document: Mapping[str, Any]) -> list[int]:
     return [number for number in ids if isinstance(number, int)]
 
 
-def list_token_texts(document: Mapping[str, Any]) -> list[str]:
-    """Return the texts of the tokens that list_token_ids counts."""
+def list_token_texts(document: Mapping[str, Any]) -> dict[int, str]:
+    """Return the texts of the tokens that list_token_ids counts, by their ids."""
     model, added = document.get("model"), document.get("added_tokens")
     words = model.get("vocab") if isinstance(model, dict) else None
-    texts: list[Any] = []
+    texts: dict[Any, Any] = {}
     if isinstance(words, dict):
-        texts += words
+        texts |= {number: text for text, number in words.items() if isinstance(number, int)}
     elif isinstance(words, list):
-        texts += [row[0] for row in words if isinstance(row, list) and row]
+        texts |= {place: row[0] for place, row in enumerate(words) if isinstance(row, list) and row}
     rows = added if isinstance(added, list) else []
-    texts += [row.get("content") for row in rows if isinstance(row, dict)]
-    return [text for text in texts if isinstance(text, str)]
+    texts |= {row.get("id"): row.get("content") for row in rows if isinstance(row, dict)}
+    return {
+        number: text
+        for number, text in texts.items()
+        if isinstance(number, int) and isinstance(text, str)
+    }
+
+
+def list_special_ids(document: Mapping[str, Any]) -> frozenset[int]:
+    """Return the ids of a tokenizer.json that no text of a user becomes: special tokens, and others
+    that look like them."""
+    added = document.get("added_tokens")
+    rows = [row for row in added if isinstance(row, dict)] if isinstance(added, list) else []
+    special = {row.get("id") for row in rows if row.get("special")}
+    special |= {
+        number for number, text in list_token_texts(document).items() if MARKER.fullmatch(text)
+    }
+    return frozenset(number for number in special if isinstance(number, int))
+
+
+# What special tokens look like: <eos>, [INST], <|im_end|>, </s>.
+MARKER = re.compile(r"(<[^<>\s]+>|\[[A-Z_/]+\])")
+# The tokens with which chat models end a turn: of Llama 3, Qwen, Gemma, Phi and GLM, LFM2, and
+# Gemma 4. A base model may have them, too, and does not generate them.
+ENDS_OF_TURN = (
+    *("<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|eot|>", "<turn|>"),
+    *("<|endofturn|>", "<|end_of_turn|>", "<|return|>"),
+)
+
+
+def find_ends_of_turn(texts: Mapping[int, str]) -> list[tuple[int, str]]:
+    """Return the ids and the texts of the tokens that end a turn, of those with these ``texts``."""
+    return [(number, text) for number, text in texts.items() if text in ENDS_OF_TURN]

@@ -101,6 +101,24 @@ def parse_model(view: View, name: str) -> Program:
         return replace(program, damage=f"has a flatbuffer that cannot be read: {error}")
 
 
+def find_largest_constant(view: View) -> TensorSpec | None:
+    """Return the constant tensor of a .tflite file with the most bytes, such as the table of an
+    embedder. None if there is none, or if the file is damaged."""
+    largest, most_bytes = None, 0
+    try:
+        model = _Model(view)
+        for subgraph in model.root.list_tables(2):
+            for tensor in subgraph.list_tables(0):
+                start, end = model.find_data(tensor.number(2))
+                if end - start > most_bytes:
+                    dtype, _ = DTYPES.get(tensor.number(1, "b"), ("unknown", 0))
+                    largest = TensorSpec(tensor.text(3), dtype, _read_shape(tensor))
+                    most_bytes = end - start
+    except (struct.error, OverflowError, IndexError):
+        return None
+    return largest
+
+
 class _Model:
     """A .tflite file while it is read."""
 

@@ -4,6 +4,8 @@ fault alone, and right ones by none."""
 from __future__ import annotations
 
 import json
+import struct
+import zipfile
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +18,7 @@ from ci.__main__ import main
 from ci.inspect.genie import BinaryFile, GenieFolder
 from ci.inspect.genie_checks import judge_genie
 from provisioning.doctor.survey.programs import Method
+from provisioning.elf.facts import EM_X86_64
 from provisioning.errors import ExitCode
 from tests.build.genie import (
     HEAD,
@@ -37,6 +40,7 @@ from tests.build.litert_bundles import (
     read_part,
 )
 from tests.stand_ins.android_apps import library, make_set
+from tests.stand_ins.litert import make_plain
 from tests.stand_ins.lowered import Port
 
 Change = Callable[[Path, dict[str, Any]], object]
@@ -53,6 +57,7 @@ EMBEDDING = {
     "datatype": "ufixed16",
 }
 EMBEDS = Port((1, 128, HIDDEN))
+UFIXED16 = 0x0416
 
 
 class Row(NamedTuple):
@@ -228,6 +233,85 @@ def tokenizer(size: int) -> Change:
     return lambda folder, _: (folder / "tokenizer.json").write_text(text)
 
 
+def embed_with_scale(scale: float) -> Change:
+    """The embeddings of the table have this scale, and the first part takes others."""
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        embed(TABLE_BYTES)(folder, config)
+        write_first(folder, first=Port(EMBEDS.shape, UFIXED16, 0.01))
+        config["dialog"]["embedding"]["quant-param"] = {"scale": scale, "offset": -128}
+
+    return change
+
+
+def name_specials(*texts: str) -> Change:
+    """The special tokens from 1 have these texts."""
+
+    def change(folder: Path, _: dict[str, Any]) -> None:
+        document = make_tokenizer()
+        for row, text in zip(document["added_tokens"], texts, strict=True):
+            row["content"] = text
+        (folder / "tokenizer.json").write_text(json.dumps(document))
+
+    return change
+
+
+def write_settings(**core: object) -> Change:
+    """The settings of the HTP have a core with these."""
+    device = {"soc_model": 57, "dsp_arch": "v75", "cores": [{"core_id": 0, **core}]}
+    text = json.dumps({"devices": [device], "memory": {"mem_type": "shared_buffer"}})
+    return lambda folder, _: (folder / "htp_config.json").write_text(text)
+
+
+def draft_with(name: str) -> Change:
+    """A second engine drafts tokens, with a context binary of this name."""
+
+    def change(_: Path, config: dict[str, Any]) -> None:
+        target = config["dialog"]["engine"]
+        draft = json.loads(json.dumps(target))
+        draft["model"]["binary"]["ctx-bins"] = [name]
+        engines = [{**target, "role": "target"}, {**draft, "role": "draft"}]
+        config["dialog"] |= {"engine": engines, "type": "spd", "spd": {"version": 1}}
+
+    return change
+
+
+def write_dlc(folder: Path, _: dict[str, Any]) -> None:
+    """A DLC, as the converter of QNN writes it."""
+    with zipfile.ZipFile(folder / "model.dlc", "w") as archive:
+        archive.writestr("model.params", bytes(1000))
+        archive.writestr("dlc.metadata", "model-version=1")
+
+
+def of_the_host(folder: Path, _: dict[str, Any]) -> None:
+    """libGenie.so is the one for x86-64."""
+    of_another_machine(folder / "libGenie.so")
+
+
+def of_another_machine(path: Path) -> None:
+    """A library is for x86-64."""
+    data = bytearray(path.read_bytes())
+    data[18:20] = EM_X86_64.to_bytes(2, "little")
+    path.write_bytes(data)
+
+
+def alone(folder: Path, config: dict[str, Any]) -> None:
+    """The draft model has all parts of the model."""
+    config["dialog"]["engine"][1]["model"]["binary"]["ctx-bins"] = [*PARTS]
+
+
+def replace_bytes(path: Path, old: bytes, new: bytes) -> None:
+    """Replace bytes of a file."""
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+
+
+def write_utf16(folder: Path, config: dict[str, Any]) -> None:
+    """The configuration is written as by PowerShell."""
+    (folder / "genie_config.json").write_bytes(json.dumps(config).encode("utf-16"))
+
+
 # What libGenie.so contains: the keys that it knows.
 GENIE_KEYS = b"\0".join(sorted({key.encode() for key in list_words(make_config())}))
 FITS, WRONG = ExitCode.OK, ExitCode.FAILED
@@ -357,7 +441,7 @@ GENIE: dict[str, Row] = {
         "ai-hub-apps 119",
         put(
             "engine model binary lora",
-            {"version": 1, "adapters": [{"name": "a", "bin-sections": ["lora_1.bin"]}]},
+            {"version": 1, "adapters": [{"name": "a", "bin-sections": ["lora_1.bin", ""]}]},
         ),
         [],
         WRONG,
@@ -399,6 +483,112 @@ GENIE: dict[str, Row] = {
         "ai-hub-models 129", tokenizer(VOCABULARY // 4), [], FITS, {"QNN974": "ids up to 127 only"}
     ),
 }
+GENIE |= {
+    "embeddings of another scale": Row(
+        "aimet 4066",
+        embed_with_scale(0.5),
+        [],
+        WRONG,
+        {"QNN969": "quant-param has the scale 0.5, and inputs_embeds 0.01"},
+    ),
+    "no end of a turn": Row(
+        "ai-hub-models 143",
+        both(name_specials("<s>", "</s>", "<|eot_id|>"), put("context eos-token", 2)),
+        [],
+        FITS,
+        {"QNN981": "eos-token lacks 3, which is <|eot_id|> in the tokenizer"},
+    ),
+    "a misspelt performance": Row(
+        "ai-hub-apps 57",
+        write_settings(perf_profile="brust"),
+        [],
+        FITS,
+        {"QNN976": 'perf_profile is "brust", and QNN knows default, burst'},
+    ),
+    "a misspelt setting": Row(
+        "ai-hub-apps 57",
+        write_settings(rpc_control_latncy=100),
+        [],
+        FITS,
+        {"QNN976": "rpc_control_latncy is a key that QNN does not know, but rpc_control_latency"},
+    ),
+    "no draft model": Row(
+        "qai-appbuilder 90",
+        draft_with("draft_1_of_1.bin"),
+        [],
+        WRONG,
+        {"QNN951": "draft_1_of_1.bin is missing"},
+    ),
+    "a DLC that is not compiled": Row(
+        "ai-hub-models 98",
+        both(write_dlc, put("engine model binary ctx-bins", ["model.dlc"])),
+        [],
+        WRONG,
+        {"QNN953": "it contains no context of QNN: a DLC must be compiled"},
+    ),
+    "another case of letters": Row(
+        "ai-hub-apps 119",
+        lambda folder, _: (folder / PARTS[0]).rename(folder / PARTS[0].upper()),
+        [],
+        WRONG,
+        {"QNN951": "; the folder has MODEL_PART_1_OF_2.BIN"},
+    ),
+    "a library for the host": Row(
+        "ai-hub-apps 26",
+        both(libraries(), of_the_host),
+        [],
+        WRONG,
+        {"QNN979": "libGenie.so is for x86-64, and the other libraries are for aarch64"},
+    ),
+    "parts of two exports": Row(
+        "ai-hub-models 289",
+        lambda folder, _: replace_bytes(folder / PARTS[1], b"hidden\0", b"hiddes\0"),
+        [],
+        WRONG,
+        {"QNN980": "takes hiddes, and model_part_1_of_2.bin returns hidden"},
+    ),
+    "embeddings of another size": Row(
+        "ai-hub-apps 111",
+        put("context n-embd", 2 * HIDDEN),
+        [],
+        WRONG,
+        {"QNN961": "dialog.context.n-embd is 128, and hidden of"},
+    ),
+    "a configuration of PowerShell": Row(
+        "ai-hub-apps 24", write_utf16, [], WRONG, {"QNN950": "it is UTF-16"}
+    ),
+    "a mask that is no number": Row(
+        "ai-hub-apps 150",
+        put_htp("cpu-mask", "big cores"),
+        [],
+        WRONG,
+        {"QNN950": 'cpu-mask is "big cores", not a hexadecimal number'},
+    ),
+    "an adapter for one part": Row(
+        "ai-hub-apps 119",
+        put(
+            "engine model binary lora",
+            {"version": 1, "adapters": [{"name": "a", "bin-sections": ["tokenizer.json"]}]},
+        ),
+        [],
+        WRONG,
+        {"QNN950": "has 1 bin-sections of a, and ctx-bins 2 files"},
+    ),
+    "a layer that no part has": Row(
+        "ai-hub-models 332",
+        second(layer=2),
+        [],
+        WRONG,
+        {"QNN968": "no part has those of layer 1, and there are 3 layers"},
+    ),
+    "graphs for prompts only": Row(
+        "ai-hub-apps 150",
+        parts(kinds=PROMPT),
+        [],
+        FITS,
+        {"QNN982": "the smallest graphs are for 128 tokens"},
+    ),
+}
 FOR_PHONE = ["--soc", "SM8650", "--runtime", "2.49.40"]
 RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
     "with its libraries": (
@@ -423,6 +613,23 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
         FOR_PHONE,
     ),
     "with an embedding table": (embed(TABLE_BYTES), ["--soc", "SM8650", "--runtime", "2.51.0"]),
+    "with embeddings of the right scale": (embed_with_scale(0.01), FOR_PHONE),
+    "with all settings": (
+        write_settings(perf_profile="burst", rpc_control_latency=100, rpc_polling_time=9999),
+        FOR_PHONE,
+    ),
+    "with an end of a turn": (
+        both(name_specials("<s>", "</s>", "<|eot_id|>"), put("context eos-token", [2, 3])),
+        FOR_PHONE,
+    ),
+    "with an adapter for each part": (
+        put(
+            "engine model binary lora",
+            {"version": 1, "adapters": [{"name": "a", "bin-sections": ["tokenizer.json", ""]}]},
+        ),
+        FOR_PHONE,
+    ),
+    "with a draft model": (both(draft_with(PARTS[0]), alone), FOR_PHONE),
     "with room in the shared buffer": (
         both(second(spill_bytes=8 << 20), put_htp("spill-fill-bufsize", 8 << 20)),
         ["--soc", "SM8650", "--runtime", "2.49.40"],
@@ -480,10 +687,25 @@ def rename(part: str, old: bytes, new: bytes) -> bytes:
 
 
 def sections(**items: Mapping[str, Any]) -> bytes:
-    """A compiled bundle whose sections have these items."""
-    names = ("decoder", "embedder", "auxiliary", "tokenizer", "metadata")
+    """A compiled bundle whose sections have these items. Further names are plain models."""
+    names = ["decoder", "embedder", "auxiliary", "tokenizer", "metadata"]
+    names += [name for name in items if name not in names]
     ordered = [(name, items.get(name, {})) for name in names]
-    return pack_sections(ordered, decoder=make_compiled_decoder())
+    others = dict.fromkeys(names[5:], make_plain())
+    return pack_sections(ordered, decoder=make_compiled_decoder(), **others)
+
+
+def cut_table(rows: int) -> bytes:
+    """An embedder of this many tokens, whose table is its first constant."""
+    shape = struct.pack("<II", 57, 32)
+    return rename("embedder", shape, struct.pack("<II", rows, 32))
+
+
+def write_alone(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a new folder."""
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
 
 
 def encode_slices(method: Method) -> Method:
@@ -586,6 +808,48 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
         ["--soc", "SM8650"],
         "kv_slice_k_0 of decode is float32 with the scale 0.25 and zero point -3, and",
     ),
+    "the embedder of another model": (
+        "LiteRT-LM 1472",
+        compiled(embedder=cut_table(20)),
+        ["--soc", "SM8650"],
+        "the embedder has 20 embeddings, and the decoder 57 logits",
+    ),
+    "a bundle for the CPU": (
+        "LiteRT-LM 774",
+        lambda: make_tiny(auxiliary=None),
+        ["--soc", "SM8650"],
+        "it has no tf_lite_aux",
+    ),
+    "pictures without their adapter": (
+        "LiteRT 5499",
+        lambda: sections(auxiliary={}, vision={"model_type": "tf_lite_vision_encoder"}),
+        ["--soc", "SM8650"],
+        "it has tf_lite_vision_encoder, and no tf_lite_vision_adapter",
+    ),
+    "a tokenizer that is not packed": (
+        "litert-torch 960",
+        compiled(tokenizer=None, packed=b'{"model": {}}'),
+        ["--soc", "SM8650"],
+        "the tokenizer is not compressed",
+    ),
+    "libraries of two SDKs": (
+        "LiteRT-LM 2226",
+        compiled(),
+        ["--runtime-dir", "mixed"],
+        "libQnnSystem.so in mixed is of QNN 2.42.0, and libQnnHtp.so of",
+    ),
+    "a library for the host": (
+        "LiteRT-LM 1377",
+        compiled(),
+        ["--runtime-dir", "host"],
+        "libQnnSystem.so in host is for x86-64, and the other libraries are for aarch64",
+    ),
+    "no libraries for the DSP": (
+        "LiteRT-LM 1377",
+        compiled(),
+        ["--runtime-dir", "no_dsp"],
+        "no_dsp has no libQnnHtpV75Stub.so",
+    ),
     "no dispatch library": (
         "LiteRT-LM 1466",
         compiled(),
@@ -597,11 +861,17 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with ``libraries`` of an app without LiteRT's dispatch library."""
+    """A folder with the libraries of apps: of a ``whole`` one, and of others with a fault."""
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
-    (tmp_path / "libraries").mkdir()
-    for name, data in {**make_set(), "libLiteRt.so": library("libLiteRt.so")}.items():
-        (tmp_path / "libraries" / name).write_bytes(data)
+    of_litert = {name: library(name) for name in ("libLiteRt.so", "libLiteRtDispatch_Qualcomm.so")}
+    whole, older = {**make_set(), **of_litert}, library("libQnnSystem.so", OLDER)
+    write_alone(tmp_path / "libraries", {**make_set(), "libLiteRt.so": of_litert["libLiteRt.so"]})
+    write_alone(tmp_path / "whole", whole)
+    write_alone(tmp_path / "mixed", {**whole, "libQnnSystem.so": older})
+    write_alone(tmp_path / "host", whole)
+    of_another_machine(tmp_path / "host" / "libQnnSystem.so")
+    no_dsp = {name: data for name, data in whole.items() if "V75" not in name}
+    write_alone(tmp_path / "no_dsp", no_dsp)
     return tmp_path
 
 
@@ -616,7 +886,9 @@ def test_a_bundle_of_litert_lm_is_judged_by_its_fault(
     assert text in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--soc", "SM8650"], ["--runtime", "2.51.0"]])
+@pytest.mark.parametrize(
+    "words", [["--soc", "SM8650"], ["--runtime", "2.51.0"], ["--runtime-dir", "whole"]]
+)
 def test_a_right_bundle_of_litert_lm_can_be_loaded(
     words: list[str], place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -637,6 +909,34 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
     "two tokenizers": (
         compiled(packed=make_other_tokenizer()),
         "it has two tokenizers: SentencePiece tokenizer and Hugging Face tokenizer, compressed",
+    ),
+    "fewer tokens than a chunk": (
+        compiled(metadata=LLM[:-1] + b"\x04"),
+        "the metadata allows 4 tokens, and prefill takes 8 at once",
+    ),
+    "a start that ends": (
+        compiled(metadata=LLM.replace(b"\x0a\x01\x01", b"\x0a\x01\x02")),
+        "the start token 2 ('</s>') is also a stop token",
+    ),
+    "a letter that stops": (
+        compiled(metadata=LLM.replace(b"\x0a\x01\x02", b"\x0a\x01\x23")),
+        "the stop token 35 ('e') is ordinary text",
+    ),
+    "a letter that starts": (
+        compiled(metadata=LLM.replace(b"\x0a\x01\x01", b"\x0a\x01\x23")),
+        "the start token 35 ('e') is ordinary text",
+    ),
+    "stop tokens in a row": (
+        compiled(metadata=LLM[:7] + b"\x12\x06\x0a\x04\x0a\x02\x01\x02" + LLM[14:]),
+        "the stop tokens 1, 2 are one sequence",
+    ),
+    "the template of another model": (
+        compiled(metadata=LLM + b"\x3a\x0f<start_of_turn>"),
+        "the chat template writes <start_of_turn>, which the tokenizer does not have",
+    ),
+    "a template with a method": (
+        compiled(metadata=LLM + b"\x3a\x11{{m.get('role')}}"),
+        "the chat template calls .get",
     ),
     "a start token that the tokenizer lacks": (
         compiled(metadata=b"\x0a\x08\x12\x06<turn>" + LLM[7:]),

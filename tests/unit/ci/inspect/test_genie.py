@@ -160,7 +160,7 @@ WARNINGS: dict[str, tuple[Change, str, str]] = {
     "settings with a number": (
         write("htp_config.json", json.dumps({"devices": [{"dsp_arch": 75}]})),
         "QNN976",
-        'dsp_arch is 75, not a text such as "v75"',
+        "dsp_arch is 75, not a string",
     ),
     "another eos": (put("context", "eos-token", value=[2, 77]), "QNN960", "eos-token is 77"),
     "an absolute path": (

@@ -49,6 +49,11 @@ COMPILED = (3, make_compiled(), {"model_type": "tf_lite_prefill_decode"})
 OTHER_SOC = make_compiled(binary=make_binary(soc=("SM8750", 69, 79)), stamp=b"Qualcomm\0SM8750")
 EMBEDDER = (3, OTHER_SOC, {"model_type": "tf_lite_embedder"})
 AUXILIARY = (3, make_plain(), {"model_type": "tf_lite_aux"})
+# A bundle for an NPU whose models are not compiled.
+PLAIN = [
+    (3, make_plain(), {"model_type": kind})
+    for kind in ("tf_lite_prefill_decode", "tf_lite_embedder", "tf_lite_aux")
+]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,8 @@ AUXILIARY = (3, make_plain(), {"model_type": "tf_lite_aux"})
         ([COMPILED, AUXILIARY], ["--runtime", "2.48.40"], ExitCode.FAILED, "2.48.40: no (build)"),
         ([COMPILED, EMBEDDER, AUXILIARY], ["--soc", "SM8650"], ExitCode.FAILED, "tf_lite_embedder"),
         ([COMPILED], ["--soc", "SM8650"], ExitCode.FAILED, "it has no tf_lite_aux"),
-        ([AUXILIARY], ["--soc", "SM8650"], ExitCode.ENVIRONMENT, "no model in it is compiled"),
+        ([AUXILIARY], ["--soc", "SM8650"], ExitCode.FAILED, "runs it on the GPU or the CPU"),
+        (PLAIN, ["--soc", "SM8650"], ExitCode.ENVIRONMENT, "compiles it on the phone"),
         ([COMPILED], ["--runtime-dir", "2.51.0"], ExitCode.FAILED, "only programs of ExecuTorch"),
         ([COMPILED], ["--load"], ExitCode.USAGE, "neither a runtime nor an SoC"),
         ([], ["--soc", "SM8650"], ExitCode.FAILED, "cannot be loaded"),

@@ -190,7 +190,9 @@ def test_a_packed_tokenizer_is_unpacked() -> None:
 def test_metadata_has_ids_or_texts() -> None:
     start = b"\x0a\x05\x12\x03<s>"
     stops = b"\x12\x06\x12\x04</s>\x12\x06\x0a\x04\x0a\x02\x05\x07"  # the last ids are packed
-    assert parse_metadata("m", start + stops) == LlmMetadata("<s>", ("</s>", 7), 0, (5, 7))
+    assert parse_metadata("m", start + stops) == LlmMetadata(
+        "<s>", ("</s>", 7), 0, (5, 7), ((5, 7),)
+    )
     # Suppressed and padding tokens; -1 has all 64 bits.
     other = b"\x4a\x04\x0a\x02\x09\x0a\x6a\x0d\x0a\x0b\x08" + b"\xff" * 9 + b"\x01"
     assert parse_metadata("m", other) == LlmMetadata(ids=(9, 10, -1))
