@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ci.inspect.genie import SYSTEM, describe_libraries
+from ci.inspect.genie import SYSTEM, Libraries, describe_libraries
 from ci.inspect.litert_libraries import (
     DISPATCH,
     LITERT_NAME,
@@ -16,13 +16,14 @@ from ci.inspect.litert_libraries import (
 )
 from ci.llm.bundle_file import (
     MAIN,
+    PER_LAYER,
     BundleFile,
     LlmMetadata,
     TokenList,
     list_tokenizers,
     name_model,
 )
-from ci.llm.tokenizers import find_ends_of_turn
+from ci.llm.tokenizers import CHAT_TOKEN, find_ends_of_turn
 from provisioning.console.command import user_path
 from provisioning.doctor.survey.litert import Bundle
 from provisioning.doctor.survey.tree import survey_tree
@@ -30,8 +31,7 @@ from provisioning.elf.facts import EM_AARCH64, MACHINE_NAMES
 
 FORMAT = "1"  # the major version of .litertlm files
 BACKEND = "npu"
-# Tokens that a chat template writes, and methods of Python's dictionaries in it.
-TEMPLATE_TOKEN = re.compile(r"<\|?[a-z_]+\|?>|\[/?[A-Z_]{3,}\]")
+# Methods of Python's dictionaries in a template.
 TEMPLATE_METHOD = re.compile(r"\.(get|items|keys|values)\(")
 # Types of models, what they need beside them, and what happens without it.
 COMPANIONS = (
@@ -41,7 +41,8 @@ COMPANIONS = (
     ("tf_lite_audio_adapter", "tf_lite_audio_encoder_hw", "'TF_LITE_AUDIO_ENCODER_HW not found'"),
     ("tf_lite_mtp_aux", "tf_lite_mtp_drafter", "nothing is drafted"),
 )
-QNN_HTP = "libQnnHtp.so"
+DSP_PART = re.compile(r"libQnnHtpV\d+(Stub|Skel)\.so")
+QNN_HTP, LAYERED_EMBEDDER = "libQnnHtp.so", "tf_lite_per_layer_embedder"
 # The types of models in the schema of litert-lm-builder 0.18.1, all of which begin alike.
 TYPE_PREFIX = "tf_lite_"
 
@@ -151,6 +152,12 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
     """Yield what is wrong in a bundle that LiteRT-LM loads. Raises the errors of
     BundleFile.list_tokens."""
     tokens, metadata = file.list_tokens(), file.metadata
+    if chunks := [chunk for chunk in file.chunks if chunk > file.context]:
+        yield BundleFault(
+            f"prefill_{chunks[0]} takes more tokens at once than the caches hold, {file.context}",
+            "LiteRT-LM cannot run it",
+            "convert the model with prefill_lengths below cache_length",
+        )
     if metadata.most_tokens > file.context:
         yield BundleFault(
             f"the metadata allows {metadata.most_tokens} tokens, and the caches have room for"
@@ -158,7 +165,7 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
             "LiteRT-LM goes on when the caches are full, and answers become noise",
             f"pack the bundle again with max_num_tokens {file.context}",
         )
-    elif 0 < metadata.most_tokens < min(file.chunks, default=0):
+    elif 0 < metadata.most_tokens < min(file.chunks, default=0) <= file.context:
         yield BundleFault(
             f"the metadata allows {metadata.most_tokens} tokens, and prefill takes"
             f" {min(file.chunks)} at once",
@@ -166,6 +173,12 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
             f"pack the bundle again with max_num_tokens {file.context}",
         )
     yield from list_token_warnings(tokens, metadata)
+    if isinstance(metadata.start, tuple) and len(metadata.start) > 1:
+        yield BundleFault(
+            f"the start token is {len(metadata.start)} ids: {', '.join(map(str, metadata.start))}",
+            "LiteRT-LM takes a start token of one id, and leaves another one out",
+            "pack the bundle again with one id",
+        )
     if isinstance(metadata.start, str) and metadata.start not in tokens:
         yield BundleFault(
             f"the metadata names the start token {metadata.start}, which the tokenizer does not"
@@ -244,7 +257,7 @@ def name_token(tokens: TokenList, number: int) -> str:
 def list_template_warnings(tokens: TokenList, template: str) -> Iterator[BundleFault]:
     """Yield what does not work in the texts for chats: tokens of another model, and methods that
     LiteRT-LM's engine for templates, minijinja, does not have."""
-    strange = [text for text in TEMPLATE_TOKEN.findall(template) if text not in tokens]
+    strange = [text for text in CHAT_TOKEN.findall(template) if text not in tokens]
     if tokens.special_ids and strange:
         yield BundleFault(
             f"the chat template writes {strange[0]}, which the tokenizer does not have",
@@ -263,6 +276,14 @@ def list_template_warnings(tokens: TokenList, template: str) -> Iterator[BundleF
 def list_missing_companions(bundle: Bundle) -> Iterator[BundleFault]:
     """Yield the models that others need, and that a bundle lacks."""
     kinds = {name_model(section) for section in bundle.sections if section.model}
+    decoders = [each.model for each in bundle.sections if each.model and name_model(each) == MAIN]
+    ports = [port for each in decoders for method in each.methods for port in method.inputs]
+    if any(port.name.startswith(PER_LAYER) for port in ports) and LAYERED_EMBEDDER not in kinds:
+        yield BundleFault(
+            f"the decoder takes embeddings per layer, and there is no {LAYERED_EMBEDDER}",
+            "'TF_LITE_PER_LAYER_EMBEDDER not found'",
+            f"pack the bundle again with {LAYERED_EMBEDDER}",
+        )
     for kind, needed, consequence in COMPANIONS:
         if kind in kinds and needed not in kinds:
             yield BundleFault(
@@ -298,23 +319,24 @@ def list_library_faults(runtime_name: str, hexagons: Iterable[int]) -> Iterator[
             " mismatched', error 1008 or 14001",
             "copy all libraries from one SDK",
         )
-    if not any(machine == EM_AARCH64 for _, machine in libraries.machines):
-        return
-    needed = [QNN_HTP, SYSTEM]
-    # Those for another Hexagon version are reported for the contexts.
-    has_any_dsp = any(
-        re.fullmatch(r"libQnnHtpV\d+(Stub|Skel)\.so", name) for name in libraries.names
-    )
-    for hexagon in () if has_any_dsp else sorted({*hexagons} - {0}):
-        needed += [f"libQnnHtpV{hexagon}Stub.so", f"libQnnHtpV{hexagon}Skel.so"]
-    has_any_qnn = any(name.startswith("libQnn") for name in libraries.names)
-    for name in needed:
-        if has_any_qnn and name not in libraries.names:
-            yield BundleFault(
-                f"{place.name} has no {name}",
-                "LiteRT's dispatch library opens it, or the DSP does",
-                f"copy {name} from the SDK that the other libraries are from",
-            )
+    for name, reason in libraries.damaged:
+        yield BundleFault(
+            f"{name} in {place.name} cannot be loaded: {reason}",
+            "error 1008, 4000 or 14001, or the process ends when it loads the library",
+            f"copy {name} again from the SDK, and keep the build from stripping it",
+        )
+    for name, missing in libraries.unresolved[:1]:
+        yield BundleFault(
+            f"{name} in {place.name} needs {missing}, which is missing",
+            "the library cannot be loaded",
+            f"copy {missing} from where {name} is from",
+        )
+    for missing in list_missing_of_qnn(libraries, hexagons):
+        yield BundleFault(
+            f"{place.name} has no {missing}",
+            "LiteRT's dispatch library opens it, or the DSP does",
+            f"copy {missing} from the SDK that the other libraries are from",
+        )
     releases = {file.name: find_releases(file.path) for file in files}
     runtime, dispatch = releases.get(LITERT_NAME), releases.get(DISPATCH)
     if runtime and dispatch and not {*runtime} & {*dispatch}:
@@ -324,6 +346,19 @@ def list_library_faults(runtime_name: str, hexagons: Iterable[int]) -> Iterator[
             "'Unsupported dispatch runtime version'",
             f"copy {DISPATCH} of the release of {LITERT_NAME}",
         )
+
+
+def list_missing_of_qnn(libraries: Libraries, hexagons: Iterable[int]) -> Iterator[str]:
+    """Yield the libraries of QNN that a device lacks, if its libraries are for ARM. If there are
+    stubs or skels for other Hexagon versions only, that is reported for the contexts."""
+    if not any(machine == EM_AARCH64 for _, machine in libraries.machines):
+        return
+    yield from (name for name in (QNN_HTP, SYSTEM) if name not in libraries.names)
+    parts = {name for name in libraries.names if DSP_PART.fullmatch(name)}
+    for hexagon in sorted({*hexagons} - {0}):
+        needed = [f"libQnnHtpV{hexagon}Stub.so", f"libQnnHtpV{hexagon}Skel.so"]
+        if not parts or parts & {*needed}:
+            yield from (name for name in needed if name not in libraries.names)
 
 
 def list_missing_libraries(runtime_name: str) -> Iterator[BundleFault]:

@@ -22,7 +22,7 @@ from msgspec import Struct
 from ci.inspect.apps import find_texts
 from ci.inspect.compat import Runtime
 from ci.inspect.files import describe_runtime, read_runtime
-from ci.llm.tokenizers import find_ends_of_turn, list_token_ids
+from ci.llm.tokenizers import CHAT_TOKEN, find_ends_of_turn, list_token_ids
 from provisioning.console.command import user_path
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary, Graph
@@ -32,6 +32,7 @@ from provisioning.documents import (
     DocumentError,
     decode_json,
     decoding,
+    open_regular,
     read_json,
     read_user_file,
 )
@@ -45,6 +46,10 @@ BINARIES = "dialog.engine.model.binary.ctx-bins"
 LORA = "dialog.engine.model.binary.lora.adapters"
 GENIE, KEY_OF_ALL = "libGenie.so", b"spill-fill-bufsize"
 SYSTEM = "libQnnSystem.so"
+# Libraries that an app has to bring along, by their first letters.
+SHIPPED = re.compile(r"lib(Qnn|Genie|LiteRt|c\+\+_shared)")
+# Files with texts for chats, as qai-hub-models, GenieX and GenieAPIService have them.
+TEMPLATES = ("prompt.json", "prompt.conf", "sample_prompt.txt", "chat_template.jinja")
 # In the names of files and graphs: "prompt_ar128_cl4096_1_of_3", "model_part_2_of_4.bin".
 PART = re.compile(r"(\d+)_of_(\d+)")
 LENGTHS = re.compile(r"ar(\d+)_cl(\d+)")
@@ -106,12 +111,16 @@ class BinaryFile:
         return frozenset(variant for variant in variants if variant)
 
     @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Return which part of how many the file is, by its name and the names of its graphs."""
+        texts = (self.name, *(graph.name for graph in self.graphs))
+        matches = filter(None, map(PART.search, texts))
+        return tuple((int(match[1]), int(match[2])) for match in matches)
+
+    @property
     def place(self) -> tuple[int, int] | None:
         """Return which part of how many the file is, by its name or the names of its graphs."""
-        for text in (self.name, *(graph.name for graph in self.graphs)):
-            if match := PART.search(text):
-                return int(match[1]), int(match[2])
-        return None
+        return next(iter(self.places), None)
 
 
 def measure_graph(graph: Graph) -> tuple[int, int] | None:
@@ -127,11 +136,13 @@ def measure_graph(graph: Graph) -> tuple[int, int] | None:
 @dataclass(frozen=True)
 class Tokenizer:
     """A tokenizer.json of Hugging Face: the smallest size of a vocabulary with all of its ids, the
-    ids of its special tokens, and those that end a turn, with their texts."""
+    ids of its special tokens, and those that end a turn, with their texts. ``special_texts`` are
+    the texts of all tokens that were added to its vocabulary."""
 
     vocabulary: int
     special_ids: frozenset[int]
     ends_of_turn: tuple[tuple[int, str], ...] = ()
+    special_texts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -147,12 +158,15 @@ class HtpDevice:
 class Libraries:
     """The libraries that a device gets: ``names`` of their files, ``builds`` of QNN's libraries,
     each as (file, version), ``genie``, the path of libGenie.so, None without one, and ``machines``,
-    the file name and the machine of each library."""
+    the file name and the machine of each library. ``damaged`` are those that cannot be loaded, each
+    with the reason, and ``unresolved`` those that need a missing one, each with its name."""
 
     names: frozenset[str]
     builds: tuple[tuple[str, str], ...] = ()
     genie: Path | None = None
     machines: frozenset[tuple[str, int]] = frozenset()
+    damaged: tuple[tuple[str, str], ...] = ()
+    unresolved: tuple[tuple[str, str], ...] = ()
 
     def find_stranger(self) -> tuple[str, int, int] | None:
         """Return a library that none of the others can be loaded with, its machine, and theirs. A
@@ -178,7 +192,9 @@ class GenieFolder:
     ``missing``, ``absolute`` and ``backslashed`` are the files that it names and that are not in
     the folder, that have an absolute path, or a backslash in their path, each as (key, path). Of a
     missing one, the third text names a file whose name differs in the case of letters.
-    ``ignored_settings`` are the settings of the HTP that QNN does not read, as (file, reason).
+    ``ignored_settings`` are the settings of the HTP that QNN does not read, and ``empty_files`` the
+    files without a content that can be used, as (file, reason). ``strange_tokens`` are the tokens
+    that texts for chats write and the tokenizer does not have, as (file, token).
 
     ``soc`` is the SoC that was asked about. ``libraries`` are those of the ``runtime``, None if
     only its version is known. ``strange_keys`` are the keys that its libGenie does not contain, and
@@ -193,6 +209,8 @@ class GenieFolder:
     absolute: tuple[tuple[str, str], ...] = ()
     backslashed: tuple[tuple[str, str], ...] = ()
     ignored_settings: tuple[tuple[str, str], ...] = ()
+    empty_files: tuple[tuple[str, str], ...] = ()
+    strange_tokens: tuple[tuple[str, str], ...] = ()
     binaries: tuple[BinaryFile, ...] = ()
     tokenizer: Tokenizer | None = None
     devices: tuple[HtpDevice, ...] = ()
@@ -281,6 +299,7 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
         strange_keys=tuple(strange),
         table_bytes=table.stat().st_size if table else 0,
         soc=soc,
+        strange_tokens=tuple(find_strange_tokens(folder, tokenizer)),
     )
     first = reader.read_engine(common)
     others = []
@@ -318,8 +337,9 @@ def find_libraries(folder: Path, name: str) -> tuple[Runtime | None, Libraries |
 
 def describe_libraries(files: Sequence[FileFacts]) -> Libraries:
     """Return what a device gets with these files."""
+    names = frozenset(file.name for file in files)
     return Libraries(
-        frozenset(file.name for file in files),
+        names,
         tuple(
             (file.name, file.version)
             for file in files
@@ -327,7 +347,26 @@ def describe_libraries(files: Sequence[FileFacts]) -> Libraries:
         ),
         next((file.path for file in files if file.name == GENIE), None),
         frozenset((file.name, file.machine) for file in files if file.machine is not None),
+        tuple((file.name, reason) for file in files if (reason := describe_damage(file))),
+        tuple(
+            (file.name, needed)
+            for file in files
+            if file.elf and file.machine != EM_QDSP6
+            for needed in file.elf.needed
+            if SHIPPED.match(needed) and needed not in names
+        ),
     )
+
+
+def describe_damage(file: FileFacts) -> str:
+    """Return why a library cannot be loaded, "" if it can."""
+    if file.defect:
+        return file.defect_why or file.defect.value
+    checksum = file.elf.checksum if file.elf else None
+    if checksum and checksum.is_wrong:
+        changed = "it was stripped" if checksum.is_stripped else "it was changed"
+        return f"{changed}: {checksum.describe()}"
+    return ""
 
 
 def list_keys(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -382,6 +421,7 @@ class FolderReader:
         self.absolute: list[tuple[str, str]] = []
         self.backslashed: list[tuple[str, str]] = []
         self.ignored_settings: list[tuple[str, str]] = []
+        self.empty_files: list[tuple[str, str]] = []
         self.faults: list[tuple[str, str]] = []
 
     @staticmethod
@@ -413,6 +453,7 @@ class FolderReader:
             absolute=tuple(self.absolute),
             backslashed=tuple(self.backslashed),
             ignored_settings=tuple(self.ignored_settings),
+            empty_files=tuple(self.empty_files),
             binaries=binaries,
             devices=tuple(devices),
         )
@@ -421,9 +462,15 @@ class FolderReader:
         """Return the file that ``word`` names (see place_file), or None."""
         path = self.place(key, word)
         if path is None or path.is_file():
+            if path and key != BINARIES and (reason := find_emptiness(path)):
+                self.empty_files.append((path.name, reason))
+                return None
             return path
         # A prefix of the dialogs ssd-q1 is a folder.
-        if not path.is_dir():
+        if path.is_dir():
+            if not any(path.iterdir()):
+                self.empty_files.append((path.name, "the folder has no file"))
+        else:
             other_name = find_other_name(path)
             self.missing.append((key, word, f"; the folder has {other_name}" * bool(other_name)))
         return None
@@ -490,7 +537,12 @@ class FolderReader:
             return None
         special_numbers = frozenset(number for number in special if isinstance(number, int))
         texts = {row["id"]: str(row.get("content")) for row in tokens if is_number(row.get("id"))}
-        return Tokenizer(max(numbers) + 1, special_numbers, tuple(find_ends_of_turn(texts)))
+        return Tokenizer(
+            max(numbers) + 1,
+            special_numbers,
+            tuple(find_ends_of_turn(texts)),
+            frozenset(texts.values()),
+        )
 
     def read_devices(self, word: Any) -> Iterator[HtpDevice]:
         """Yield the devices in the settings of the HTP."""
@@ -543,6 +595,26 @@ def walk_settings(document: object) -> Iterator[tuple[str, Any]]:
     elif isinstance(document, list):
         for each in document:
             yield from walk_settings(each)
+
+
+def find_emptiness(path: Path) -> str:
+    """Return why a file has no content, "" if it has some."""
+    with open_regular(path) as file:
+        start = file.read(len(POINTER))
+    if start == POINTER:
+        return "it is a pointer of Git LFS"
+    return "" if start else "it is empty"
+
+
+def find_strange_tokens(folder: Path, tokenizer: Tokenizer | None) -> Iterator[tuple[str, str]]:
+    """Yield the files with texts for chats that write a token which the tokenizer does not have,
+    each with the first such token."""
+    known = tokenizer.special_texts if tokenizer else frozenset()
+    for path in (folder / name for name in TEMPLATES if known):
+        if path.is_file() and path.stat().st_size <= MOST_CONFIG_BYTES:
+            tokens = CHAT_TOKEN.findall(path.read_text("utf-8", "replace"))
+            if token := next((each for each in tokens if each not in known), ""):
+                yield path.name, token
 
 
 def find_other_name(path: Path) -> str:

@@ -50,6 +50,11 @@ FOLDERS.each(
     QNN980=genie_graphs.see_no_chain,
     QNN981=genie_graphs.see_missing_end,
     QNN982=genie_graphs.see_no_single_tokens,
+    QNN983=genie_graphs.see_damaged_libraries,
+    QNN984=genie_graphs.see_unresolved_libraries,
+    QNN985=genie_graphs.see_strange_tokens,
+    QNN986=genie_graphs.see_renamed_parts,
+    QNN987=genie_graphs.see_empty_files,
 )
 
 
@@ -220,13 +225,15 @@ def see_tokenizer(folder: GenieFolder) -> Iterator[Seen]:
 @FOLDERS.check("QNN960")
 def see_special_tokens(folder: GenieFolder) -> Iterator[Seen]:
     """Report a bos or eos token that is none of the tokenizer's special tokens: -1 means none."""
-    if folder.tokenizer is None or not folder.tokenizer.special_ids:
-        return
+    special = folder.tokenizer.special_ids if folder.tokenizer else frozenset()
+    vocabulary = folder.section("context").get("n-vocab")
     for key in ("bos-token", "eos-token"):
         value = folder.section("context").get(key)
         for number in value if isinstance(value, list) else [value]:
-            is_id = isinstance(number, int) and number >= 0
-            if is_id and number not in folder.tokenizer.special_ids:
+            if not isinstance(number, int) or number < 0:
+                continue
+            is_beyond = isinstance(vocabulary, int) and number >= vocabulary
+            if is_beyond or (special and number not in special):
                 yield seen(f"dialog.context.{key}", folder.config_file, number=number)
 
 

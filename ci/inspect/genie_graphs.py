@@ -218,6 +218,39 @@ def see_other_machine(folder: GenieFolder) -> Iterator[Seen]:
         )
 
 
+def see_damaged_libraries(folder: GenieFolder) -> Iterator[Seen]:
+    """Report libraries that cannot be loaded."""
+    for name, reason in folder.libraries.damaged if folder.libraries else ():
+        yield seen(name, folder.runtime.name if folder.runtime else "", reason=reason)
+
+
+def see_unresolved_libraries(folder: GenieFolder) -> Iterator[Seen]:
+    """Report the first library that needs a missing one."""
+    for name, needed in folder.libraries.unresolved[:1] if folder.libraries else ():
+        yield seen(name, folder.runtime.name if folder.runtime else "", needed=needed)
+
+
+def see_strange_tokens(folder: GenieFolder) -> Iterator[Seen]:
+    """Report texts for chats that write tokens of another model."""
+    for name, token in folder.strange_tokens:
+        yield seen(name, name, token=token)
+
+
+def see_renamed_parts(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a file whose name says another part than the names of its graphs."""
+    for binary in folder.binaries:
+        others = [place for place in binary.places if place != binary.place]
+        if binary.place and others:
+            (number, count), (other, _) = binary.place, others[0]
+            yield seen(binary.name, binary.name, number=number, count=count, other=other)
+
+
+def see_empty_files(folder: GenieFolder) -> Iterator[Seen]:
+    """Report files that are there and have no content."""
+    for name, reason in folder.empty_files:
+        yield seen(name, folder.config_file, reason=reason)
+
+
 def find_missing_layer(folder: GenieFolder) -> tuple[int, list[int]] | None:
     """Return the first layer without caches between layers that have some, and those. None unless
     all parts are there."""

@@ -81,6 +81,7 @@ def _describe_library(library: Library) -> str:
 
 # Suffixes of apps and their parts, which are judged as a whole.
 APPS = (".apk", ".apks", ".xapk", ".aar")
+OF_LITERT_LM = (".litertlm", ".task")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -210,6 +211,13 @@ def judge_file(
         return check_genie(read_genie(path, config, "".join(socs), runtime or ""), strict=strict)
     is_program = path.is_file() and not path.name.lower().endswith(APPS)
     inspected = inspect_file(path) if is_program else None
+    if inspected and inspected.kind == "package" and path.suffix.lower() in OF_LITERT_LM:
+        raise FailedError(
+            f"{path.name} is a ZIP archive, and not a bundle of LiteRT-LM",
+            why="a .task file of MediaPipe is one; LiteRT-LM says 'Unsupported or unknown file"
+            " format', or runs it on the CPU and the GPU only",
+            fix="download or pack a .litertlm file",
+        )
     if inspected is None or inspected.kind == "package":
         if runtime:
             raise UsageError(

@@ -17,6 +17,7 @@ import pytest
 from ci.__main__ import main
 from ci.inspect.genie import BinaryFile, GenieFolder
 from ci.inspect.genie_checks import judge_genie
+from provisioning.doctor.survey.context_binaries import TensorSpec
 from provisioning.doctor.survey.programs import Method
 from provisioning.elf.facts import EM_X86_64
 from provisioning.errors import ExitCode
@@ -39,7 +40,7 @@ from tests.build.litert_bundles import (
     pack_sections,
     read_part,
 )
-from tests.stand_ins.android_apps import library, make_set
+from tests.stand_ins.android_apps import ARTIFACTS, library, make_set, skel
 from tests.stand_ins.litert import make_plain
 from tests.stand_ins.lowered import Port
 
@@ -58,6 +59,8 @@ EMBEDDING = {
 }
 EMBEDS = Port((1, 128, HIDDEN))
 UFIXED16 = 0x0416
+PREFIX, CACHES, SKEL = "forecast-prefix", "kv-cache.primary.qnn-htp", "libQnnHtpV75Skel.so"
+POINTER = "version https://git-lfs.github.com/spec/v1\nsize 73400320\n"
 
 
 class Row(NamedTuple):
@@ -181,7 +184,8 @@ def with_prefix(*, is_there: bool) -> Change:
     def change(folder: Path, config: dict[str, Any]) -> None:
         config["dialog"] |= {"type": "ssd-q1", "ssd-q1": section}
         if is_there:
-            (folder / "forecast-prefix").mkdir()
+            (folder / PREFIX).mkdir()
+            (folder / PREFIX / CACHES).write_bytes(bytes(64))
 
     return change
 
@@ -293,6 +297,12 @@ def of_another_machine(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[18:20] = EM_X86_64.to_bytes(2, "little")
     path.write_bytes(data)
+
+
+def name_needed(path: Path) -> None:
+    """A library needs libQnnCpu.so."""
+    data = (ARTIFACTS / "elf" / "libandroid.so").read_bytes()
+    path.write_bytes(data.replace(b"libneeded.so", b"libQnnCpu.so"))
 
 
 def alone(folder: Path, config: dict[str, Any]) -> None:
@@ -581,6 +591,67 @@ GENIE |= {
         WRONG,
         {"QNN968": "no part has those of layer 1, and there are 3 layers"},
     ),
+    "the prompt of another model": Row(
+        "foundry-local 1001",
+        lambda folder, _: (folder / "prompt.json").write_text('{"user": "<|im_start|>user"}'),
+        [],
+        FITS,
+        {"QNN985": "prompt.json writes <|im_start|>, which the tokenizer does not have"},
+    ),
+    "parts that were renamed": Row(
+        "ai-hub-apps 148",
+        lambda folder, _: [
+            (folder / name).write_bytes(make_part(number))
+            for name, number in zip(PARTS, (2, 1), strict=True)
+        ],
+        [],
+        WRONG,
+        {"QNN986": "is part 2 of 2 by its name, and part 1 by its graphs"},
+    ),
+    "a prefix without caches": Row(
+        "qai-appbuilder 90",
+        both(with_prefix(is_there=True), lambda folder, _: (folder / PREFIX / CACHES).unlink()),
+        [],
+        WRONG,
+        {"QNN987": "forecast-prefix cannot be used: the folder has no file"},
+    ),
+    "an adapter of Git LFS": Row(
+        "ai-hub-apps 119",
+        both(
+            lambda folder, _: (folder / "lora.bin").write_text(POINTER),
+            put(
+                "engine model binary lora",
+                {"version": 1, "adapters": [{"name": "a", "bin-sections": ["lora.bin", ""]}]},
+            ),
+        ),
+        [],
+        WRONG,
+        {"QNN987": "lora.bin cannot be used: it is a pointer of Git LFS"},
+    ),
+    "a stripped skel": Row(
+        "GenieX 1143",
+        both(
+            libraries(),
+            lambda folder, _: (folder / SKEL).write_bytes(skel(SKEL, 0x75, stripped=True)),
+        ),
+        [],
+        WRONG,
+        {"QNN983": "libQnnHtpV75Skel.so cannot be loaded: it was stripped"},
+    ),
+    "a library that needs a missing one": Row(
+        "ai-hub-apps 57",
+        both(libraries(), lambda folder, _: name_needed(folder / "libGenie.so")),
+        [],
+        WRONG,
+        {"QNN984": "libGenie.so needs libQnnCpu.so, which is missing"},
+    ),
+    "the bos of another model": Row(
+        "ai-hub-apps 61",
+        put("context bos-token", 128000),
+        [],
+        FITS,
+        {"QNN960": "dialog.context.bos-token is 128000"},
+    ),
     "graphs for prompts only": Row(
         "ai-hub-apps 150",
         parts(kinds=PROMPT),
@@ -706,6 +777,12 @@ def write_alone(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.mkdir()
     for name, data in files.items():
         (folder / name).write_bytes(data)
+
+
+def add_layers(method: Method) -> Method:
+    """The decoder takes embeddings per layer."""
+    port = TensorSpec("per_layer_embeddings", "float32", (1, 1, 2, 4))
+    return replace(method, inputs=(*method.inputs, port))
 
 
 def encode_slices(method: Method) -> Method:
@@ -850,6 +927,24 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
         ["--runtime-dir", "no_dsp"],
         "no_dsp has no libQnnHtpV75Stub.so",
     ),
+    "no library of QNN": (
+        "flutter_gemma 293",
+        compiled(),
+        ["--runtime-dir", "only_litert"],
+        "only_litert has no libQnnHtp.so",
+    ),
+    "a stripped skel": (
+        "GenieX 1143",
+        compiled(),
+        ["--runtime-dir", "stripped"],
+        "libQnnHtpV75Skel.so in stripped cannot be loaded: it was stripped",
+    ),
+    "embeddings per layer without their embedder": (
+        "LiteRT-LM 2226",
+        lambda: make_tiny(decoder=make_compiled_decoder(add_layers)),
+        ["--soc", "SM8650"],
+        "the decoder takes embeddings per layer, and there is no tf_lite_per_layer_embedder",
+    ),
     "no dispatch library": (
         "LiteRT-LM 1466",
         compiled(),
@@ -872,6 +967,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     of_another_machine(tmp_path / "host" / "libQnnSystem.so")
     no_dsp = {name: data for name, data in whole.items() if "V75" not in name}
     write_alone(tmp_path / "no_dsp", no_dsp)
+    write_alone(tmp_path / "only_litert", of_litert)
+    write_alone(tmp_path / "stripped", {**whole, SKEL: skel(SKEL, 0x75, stripped=True)})
     return tmp_path
 
 
@@ -914,6 +1011,10 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
         compiled(metadata=LLM[:-1] + b"\x04"),
         "the metadata allows 4 tokens, and prefill takes 8 at once",
     ),
+    "a start of two tokens": (
+        compiled(metadata=b"\x0a\x06\x0a\x04\x0a\x02\x01\x00" + LLM[7:]),
+        "the start token is 2 ids: 1, 0",
+    ),
     "a start that ends": (
         compiled(metadata=LLM.replace(b"\x0a\x01\x01", b"\x0a\x01\x02")),
         "the start token 2 ('</s>') is also a stop token",
@@ -955,6 +1056,14 @@ def test_a_bundle_that_loads_and_is_not_right_is_warned_of(
     assert main(["inspect", str(path), "--soc", "SM8650", "--json"]) == ExitCode.OK
     answer = json.loads(capsys.readouterr().out)
     assert (answer["verdict"], [row["what"] for row in answer["warnings"]]) == ("yes", [text])
+
+
+def test_an_archive_is_no_bundle(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place / "model.litertlm"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("TF_LITE_PREFILL_DECODE", bytes(100))
+    assert main(["inspect", str(path), "--soc", "SM8650"]) == ExitCode.FAILED
+    assert "is a ZIP archive, and not a bundle of LiteRT-LM" in capsys.readouterr().err
 
 
 def test_a_decoder_without_a_type_is_the_decoder(
