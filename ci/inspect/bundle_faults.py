@@ -33,6 +33,15 @@ FORMAT = "1"  # the major version of .litertlm files
 BACKEND = "npu"
 # Methods of Python's dictionaries in a template.
 TEMPLATE_METHOD = re.compile(r"\.(get|items|keys|values)\(")
+# What opens and what closes a block of a template.
+BLOCKS = (
+    (r"\{%-?\s*for\b", r"\{%-?\s*endfor\b"),
+    (r"\{%-?\s*if\b", r"\{%-?\s*endif\b"),
+    (r"\{%-?\s*macro\b", r"\{%-?\s*endmacro\b"),
+    (r"\{%", r"%\}"),
+    (r"\{\{", r"\}\}"),
+)
+USUAL_TOKENS = 4096  # without max_num_tokens (EngineSettings::MaybeUpdateAndValidate)
 # Types of models, what they need beside them, and what happens without it.
 COMPANIONS = (
     ("tf_lite_vision_encoder", "tf_lite_vision_adapter", "'TF_LITE_VISION_ADAPTER not found'"),
@@ -158,10 +167,11 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
             "LiteRT-LM cannot run it",
             "convert the model with prefill_lengths below cache_length",
         )
-    if metadata.most_tokens > file.context:
+    allowed = metadata.most_tokens or USUAL_TOKENS
+    if allowed > file.context:
+        verb = "allows" if metadata.most_tokens else "does not limit, so that LiteRT-LM allows"
         yield BundleFault(
-            f"the metadata allows {metadata.most_tokens} tokens, and the caches have room for"
-            f" {file.context}",
+            f"the metadata {verb} {allowed} tokens, and the caches have room for {file.context}",
             "LiteRT-LM goes on when the caches are full, and answers become noise",
             f"pack the bundle again with max_num_tokens {file.context}",
         )
@@ -230,6 +240,12 @@ def list_token_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[Bu
             "each prompt begins with a word that the user did not write",
             fix,
         )
+    if never := sorted(ids & {*metadata.suppressed}):
+        yield BundleFault(
+            f"the stop token {name_token(tokens, never[0])} is among the suppressed tokens",
+            "the model cannot generate it, so that answers do not end",
+            "pack the bundle again without it in suppress_tokens",
+        )
     for sequence in metadata.sequences:
         if tokens.special_ids and {*sequence} <= tokens.special_ids:
             yield BundleFault(
@@ -264,6 +280,16 @@ def list_template_warnings(tokens: TokenList, template: str) -> Iterator[BundleF
             "it belongs to another model, which reads it as several ordinary tokens",
             "pack the bundle again with the template of its model",
         )
+    for opening, closing in BLOCKS:
+        counts = [len(re.findall(pattern, template)) for pattern in (opening, closing)]
+        if counts[0] != counts[1]:
+            yield BundleFault(
+                f"the chat template has {counts[0]} of {show_pattern(opening)}, and {counts[1]} of"
+                f" {show_pattern(closing)}",
+                "LiteRT-LM cannot read it: 'Failed to apply template'",
+                "copy the template of the model again",
+            )
+            return
     if method := TEMPLATE_METHOD.search(template):
         yield BundleFault(
             f"the chat template calls {method[0].strip('(')}",
@@ -271,6 +297,12 @@ def list_template_warnings(tokens: TokenList, template: str) -> Iterator[BundleF
             " 'Failed to apply template: unknown method'",
             "write messages without it, such as message['content'], and set llm_model_type",
         )
+
+
+def show_pattern(pattern: str) -> str:
+    """Return the word, or the signs, that a pattern of BLOCKS looks for."""
+    word = re.search(r"[a-z]{2,}", pattern)
+    return word[0] if word else pattern.replace("\\", "")
 
 
 def list_missing_companions(bundle: Bundle) -> Iterator[BundleFault]:

@@ -29,11 +29,13 @@ from provisioning.doctor.survey.context_binaries import ContextBinary, Graph
 from provisioning.doctor.survey.programs import Program, map_file, parse_program
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.documents import (
+    POINTER,
     DocumentError,
     decode_json,
     decoding,
     open_regular,
     read_json,
+    read_text,
     read_user_file,
 )
 from provisioning.elf.facts import EM_QDSP6
@@ -61,12 +63,14 @@ MOST_CONFIG_BYTES, MOST_TOKENIZER_BYTES = 1 << 20, 256 << 20
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
     """The keys of a section of the configuration, each with the type of its value. ``values`` are
-    those that some keys may have. ``of_type`` are the keys that belong to the ``type`` of the same
+    those that some keys may have, and ``ranges`` the smallest and largest numbers that make sense.
+    ``of_type`` are the keys that belong to the ``type`` of the same
     name, each with whether that type needs it."""
 
     required: tuple[str, ...]
     keys: dict[str, str]
     values: dict[str, tuple[str, ...]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     of_type: dict[str, bool] = {}
 
 
@@ -191,7 +195,7 @@ class GenieFolder:
 
     ``missing``, ``absolute`` and ``backslashed`` are the files that it names and that are not in
     the folder, that have an absolute path, or a backslash in their path, each as (key, path). Of a
-    missing one, the third text names a file whose name differs in the case of letters.
+    missing one, the third text says what is in the folder instead.
     ``ignored_settings`` are the settings of the HTP that QNN does not read, and ``empty_files`` the
     files without a content that can be used, as (file, reason). ``strange_tokens`` are the tokens
     that texts for chats write and the tokenizer does not have, as (file, token).
@@ -229,6 +233,11 @@ class GenieFolder:
     def htp(self) -> Mapping[str, Any]:
         """Return the section of the HTP."""
         return self.section(ENGINE, "backend", "QnnHtp")
+
+    @property
+    def is_draft(self) -> bool:
+        """Return whether the engine drafts tokens for another one."""
+        return find_section(self.config, (DIALOG, ENGINE)).get("role") in OF_DRAFTS
 
     @property
     def part_names(self) -> list[Any]:
@@ -471,8 +480,7 @@ class FolderReader:
             if not any(path.iterdir()):
                 self.empty_files.append((path.name, "the folder has no file"))
         else:
-            other_name = find_other_name(path)
-            self.missing.append((key, word, f"; the folder has {other_name}" * bool(other_name)))
+            self.missing.append((key, word, find_other_name(path)))
         return None
 
     def place(self, key: str, word: Any) -> Path | None:
@@ -577,7 +585,7 @@ def find_wrong_setting(document: Mapping[str, Any]) -> str:
     for key, value in walk_settings(document):
         allowed, kind = known.setting_values.get(key, ()), known.settings.get(key)
         if kind and not is_of_kind(value, kind):
-            return f"{key} is {json.dumps(value)[:40]}, not a {kind}"
+            return f"{key} is {json.dumps(value)[:40]}, not {name_kind(kind)}"
         if allowed and str(value).lower() not in allowed:
             return f"{key} is {json.dumps(value)[:40]}, and QNN knows {', '.join(allowed)}"
         near = get_close_matches(key, [*known.settings], 1, NEAR)
@@ -612,16 +620,19 @@ def find_strange_tokens(folder: Path, tokenizer: Tokenizer | None) -> Iterator[t
     known = tokenizer.special_texts if tokenizer else frozenset()
     for path in (folder / name for name in TEMPLATES if known):
         if path.is_file() and path.stat().st_size <= MOST_CONFIG_BYTES:
-            tokens = CHAT_TOKEN.findall(path.read_text("utf-8", "replace"))
+            tokens = CHAT_TOKEN.findall(read_text(path, "replace", MOST_CONFIG_BYTES))
             if token := next((each for each in tokens if each not in known), ""):
                 yield path.name, token
 
 
 def find_other_name(path: Path) -> str:
-    """Return the name of a file that differs from that of a missing one in the case of letters,
-    "" if there is none."""
+    """Return what is in the folder instead of a missing file: a link to nowhere, or a file whose
+    name differs in the case of letters. "" if there is neither."""
+    if path.is_symlink():
+        return f"; it is a link to {path.readlink()}, which is missing"
     names = (each.name for each in path.parent.iterdir()) if path.parent.is_dir() else ()
-    return next((name for name in names if name.lower() == path.name.lower()), "")
+    other_name = next((name for name in names if name.lower() == path.name.lower()), "")
+    return other_name and f"; the folder has {other_name}"
 
 
 def is_number(value: object) -> bool:
@@ -644,6 +655,27 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "any": (object,),
     "objects": (dict, list),
 }
+# The types of what is in a list.
+OF_LISTS: Mapping[str, tuple[type, ...]] = {
+    "numbers": (int, float),
+    "strings": (str,),
+    "paths": (str,),
+    "objects": (dict,),
+}
+
+
+def name_kind(kind: str) -> str:
+    """Return a type of genie.toml as text."""
+    usual = f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+    return NAMES_OF_KINDS.get(kind, usual)
+
+
+NAMES_OF_KINDS = {
+    "numbers": "a number or a list of numbers",
+    "strings": "a list of strings",
+    "paths": "a string or a list of strings",
+    "objects": "an object or a list of objects",
+}
 
 
 def is_of_kind(value: Any, kind: str) -> bool:
@@ -651,6 +683,8 @@ def is_of_kind(value: Any, kind: str) -> bool:
     JSON's are not."""
     if isinstance(value, bool):
         return kind in {"boolean", "any"}
+    if isinstance(value, list) and kind in OF_LISTS:
+        return all(isinstance(each, OF_LISTS[kind]) for each in value)
     return isinstance(value, TYPES[kind])
 
 
@@ -719,7 +753,7 @@ def check_section(
         elif key == "eos-token" and value == []:
             yield f"{name}.{key} is empty"
         elif not is_of_kind(value, section.keys[key]):
-            yield f"{name}.{key} is {json.dumps(value)[:40]}, not a {section.keys[key]}"
+            yield f"{name}.{key} is {json.dumps(value)[:40]}, not {name_kind(section.keys[key])}"
         elif value not in section.values.get(key, (value,)):
             yield (
                 f"{name}.{key} is {json.dumps(value)[:40]}, and libGenie knows"

@@ -55,6 +55,9 @@ FOLDERS.each(
     QNN985=genie_graphs.see_strange_tokens,
     QNN986=genie_graphs.see_renamed_parts,
     QNN987=genie_graphs.see_empty_files,
+    QNN988=genie_graphs.see_other_model,
+    QNN989=genie_graphs.see_unknown_alphas,
+    QNN990=genie_graphs.see_strange_numbers,
 )
 
 
@@ -198,7 +201,7 @@ def see_vocabulary(folder: GenieFolder) -> Iterator[Seen]:
     sizes = {graph_size for binary in folder.binaries for graph_size in _list_logits(binary)}
     if isinstance(vocabulary, int) and sizes and vocabulary not in sizes:
         yield seen(
-            "dialog.context.n-vocab",
+            "dialog.context.draft-n-vocab" if folder.is_draft else "dialog.context.n-vocab",
             folder.config_file,
             vocabulary=vocabulary,
             sizes=", ".join(map(str, sorted(sizes))),

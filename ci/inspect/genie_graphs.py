@@ -13,11 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from ci.inspect.genie import GenieFolder, measure_graph
+from ci.inspect.genie import ENGINE, GenieFolder, GenieKeys, find_section, measure_graph
 from ci.report.text import name_some
 from provisioning.doctor.registry import Seen, seen
 from provisioning.doctor.survey.context_binaries import SCALE_TOLERANCE, Graph, TensorSpec
 from provisioning.elf.facts import MACHINE_NAMES
+from provisioning.manifest.reader import read_policy
 
 CACHE = re.compile(r"past_(key|value)_(\d+)_(in|out)")
 MOST_NAMED, HTP, LOGITS = 4, "libQnnHtp.so", "logits"
@@ -104,7 +105,7 @@ def find_cache_fault(graph: Graph) -> str:
         result = outputs.get(f"past_{kind}_{layer}_out")
         if outputs and result is None:
             return f"it takes {name}, and returns no past_{kind}_{layer}_out"
-        if result and (reason := compare_encoding(port, result)):
+        if result and (reason := compare_encoding(port, result) or compare_rows(graph, result)):
             return reason
         if len(port.shape) == 4:
             lengths.add(port.shape[3] if kind == "key" else port.shape[2])
@@ -119,6 +120,19 @@ def find_cache_fault(graph: Graph) -> str:
                 f" of {context}, {context - tokens} are needed"
             )
     return ""
+
+
+def compare_rows(graph: Graph, result: TensorSpec) -> str:
+    """Return why a graph returns another number of new rows of a cache than it has new tokens, ""
+    if it does not. Some graphs return the whole cache."""
+    variant, match = measure_graph(graph), CACHE.fullmatch(result.name)
+    if not variant or not match or len(result.shape) != 4:
+        return ""
+    rows = result.shape[3] if match[1] == "key" else result.shape[2]
+    tokens, context = variant
+    if rows in {tokens, context, context - tokens}:
+        return ""
+    return f"{result.name} is {list(result.shape)}, and the graph is for {tokens} new tokens"
 
 
 def compare_encoding(port: TensorSpec, result: TensorSpec) -> str:
@@ -249,6 +263,47 @@ def see_empty_files(folder: GenieFolder) -> Iterator[Seen]:
     """Report files that are there and have no content."""
     for name, reason in folder.empty_files:
         yield seen(name, folder.config_file, reason=reason)
+
+
+def see_other_model(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a context in ctx-bins that is no part of the language model, such as the encoder of
+    pictures: it takes nothing from Genie, and nothing from another part."""
+    returned = [
+        {port.name for graph in binary.graphs for port in graph.outputs}
+        for binary in folder.binaries
+    ]
+    strangers = []
+    for number, binary in enumerate(folder.binaries):
+        known = set().union(*returned[:number], *returned[number + 1 :])
+        taken = {port.name for graph in binary.graphs for port in graph.inputs}
+        if taken and not any(name in known or not is_passed(name) for name in taken):
+            strangers.append((binary, taken))
+    if len(strangers) < len(folder.binaries):  # else the names are not those that are known here
+        for binary, taken in strangers:
+            yield seen(binary.name, folder.config_file, takes=name_some(sorted(taken), MOST_NAMED))
+
+
+def see_unknown_alphas(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a strength of an adapter that no graph takes."""
+    lora = folder.section(ENGINE, "model", "binary").get("lora")
+    adapters = lora.get("adapters") if isinstance(lora, dict) else None
+    taken = {port.name for each in folder.binaries for g in each.graphs for port in g.inputs}
+    for adapter in adapters if isinstance(adapters, list) else ():
+        alphas = adapter.get("alphas") if isinstance(adapter, dict) else None
+        for alpha in alphas if isinstance(alphas, list) else ():
+            if taken and isinstance(alpha, str) and alpha not in taken:
+                yield seen(f"alphas of {adapter.get('name')}", folder.config_file, tensor=alpha)
+
+
+def see_strange_numbers(folder: GenieFolder) -> Iterator[Seen]:
+    """Report numbers of the configuration that libGenie accepts, and that make no sense."""
+    for name, section in read_policy("genie", GenieKeys).sections.items():
+        values = find_section(folder.config, name.split("."))
+        for key, (low, high) in section.ranges.items():
+            value = values.get(key)
+            if isinstance(value, (int, float)) and not low <= value <= high:
+                bounds = f"{low:g} to {high:g}"
+                yield seen(f"{name}.{key}", folder.config_file, value=value, bounds=bounds)
 
 
 def find_missing_layer(folder: GenieFolder) -> tuple[int, list[int]] | None:

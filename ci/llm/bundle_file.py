@@ -113,7 +113,8 @@ class LlmMetadata:
     prompt, and ``stops`` are those that end a text: ids, or their text. ``most_tokens`` is the
     largest number of tokens of a conversation, 0 if it is not stated. ``ids`` are all ids that it
     names, also those that are never generated, and ``sequences`` those of its stops that are
-    several ids, which must be generated one after another. ``template`` are its texts for chats."""
+    several ids, which must be generated one after another. ``template`` are its texts for chats,
+    and ``suppressed`` the tokens that are never generated."""
 
     start: tuple[int, ...] | str = ()
     stops: tuple[int | str, ...] = ()
@@ -121,6 +122,7 @@ class LlmMetadata:
     ids: tuple[int, ...] = ()
     sequences: tuple[tuple[int, ...], ...] = ()
     template: str = ""
+    suppressed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -624,6 +626,7 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
     stops: list[int | str] = []
     ids: list[int] = []
     sequences: list[tuple[int, ...]] = []
+    suppressed: list[int] = []
     most_tokens, template = 0, ""
     try:
         for number, value in list_fields(data):
@@ -636,14 +639,22 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
                     stops += [tokens] if isinstance(tokens, str) else tokens[-1:]
                     sequences += [tokens] if isinstance(tokens, tuple) and tokens[1:] else []
             elif number == SUPPRESSED and isinstance(value, bytes):
-                ids += list_ids(value)
+                suppressed += list_ids(value)
             elif number == MOST_TOKENS and isinstance(value, int):
                 most_tokens = value
             elif number in OF_TEMPLATES and isinstance(value, bytes):
                 template += value.decode("utf-8", "replace")
     except (ValueError, IndexError) as error:
         raise FailedError(f"{name}: the {METADATA} cannot be read", why=str(error)) from error
-    return LlmMetadata(start, tuple(stops), most_tokens, tuple(ids), tuple(sequences), template)
+    return LlmMetadata(
+        start,
+        tuple(stops),
+        most_tokens,
+        (*ids, *suppressed),
+        tuple(sequences),
+        template,
+        tuple(suppressed),
+    )
 
 
 def parse_tokens(data: bytes) -> tuple[int, ...] | str:

@@ -74,6 +74,7 @@ def make_part(
     layer: int | None = None,
     hidden_scale: float = 0,
     has_logits: bool = True,
+    new_rows: int = 0,
     **how: Any,
 ) -> bytes:
     """A context binary with the graphs of part ``number`` of two.
@@ -84,12 +85,14 @@ def make_part(
     that replaces token ids, ``new_scale`` the scale of new keys and values, ``extra`` more
     inputs, and ``scales`` the scales of all caches that differ from the usual. ``layer`` is the
     number of the layer, by default that of the part, and ``hidden_scale`` quantizes what the parts
-    pass on.
+    pass on. ``new_rows`` is the number of
+    new keys and values, if it is not that of the tokens.
     """
     ports = {}
     for kind, tokens in kinds.items():
         context = contexts.get(kind, LENGTH)
         length, count = context - tokens + room, heads.get(kind, 4)
+        rows = new_rows or tokens
         layer = number - 1 if layer is None else layer
         scale = scales.get(kind, CACHE_SCALE)
         result_scale = scales.get(kind, new_scale)
@@ -100,8 +103,8 @@ def make_part(
             "position_ids_cos": (1, 1, tokens, HEAD // 2),
         }
         gives: dict[str, Sequence[int] | Port] = {
-            f"past_key_{layer}_out": Port((count, 1, HEAD, tokens), UFIXED8, result_scale),
-            f"past_value_{layer}_out": Port((count, 1, tokens, HEAD), UFIXED8, result_scale),
+            f"past_key_{layer}_out": Port((count, 1, HEAD, rows), UFIXED8, result_scale),
+            f"past_value_{layer}_out": Port((count, 1, rows, HEAD), UFIXED8, result_scale),
         }
         ids = {"inputs_embeds": first} if first else {"input_ids": Port((1, tokens), INT32)}
         takes |= ids if number == 1 else {"hidden": passed or (1, tokens, hidden)}

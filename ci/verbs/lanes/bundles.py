@@ -33,7 +33,7 @@ from provisioning.errors import FailedError, UnfitError, UsageError
 PROFILE = "litert"
 PACKAGES = ("ai_edge_litert", "flatbuffers", "onnx", "onnxruntime", "onnxruntime_qnn")
 # The findings of inspect on the libraries in a folder for Genie, which the emulator does not load.
-OF_LIBRARIES = {"QNN964", "QNN965", "QNN971", "QNN972"}
+OF_LIBRARIES = {"QNN964", "QNN965", "QNN971", "QNN972", "QNN979", "QNN983", "QNN984"}
 PACKAGES_OF_TEXT = ("tokenizers", "sentencepiece", "torch")
 
 

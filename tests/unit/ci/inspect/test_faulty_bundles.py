@@ -42,7 +42,7 @@ from tests.build.litert_bundles import (
 )
 from tests.stand_ins.android_apps import ARTIFACTS, library, make_set, skel
 from tests.stand_ins.litert import make_plain
-from tests.stand_ins.lowered import Port
+from tests.stand_ins.lowered import Port, make_binary
 
 Change = Callable[[Path, dict[str, Any]], object]
 OLDER, NEWER = "v2.42.0.251225135753", "v2.51.0.261010101010"
@@ -297,6 +297,37 @@ def of_another_machine(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[18:20] = EM_X86_64.to_bytes(2, "little")
     path.write_bytes(data)
+
+
+def add_encoder(folder: Path, config: dict[str, Any]) -> None:
+    """An encoder of pictures is the first of the parts."""
+    ports = {"encoder": ({"pixel_values": (1, 3, 8, 8)}, {"image_features": (1, 4, HIDDEN)})}
+    (folder / "vision.bin").write_bytes(make_binary(graphs=["encoder"], ports=ports))
+    config["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = ["vision.bin", *PARTS]
+
+
+def write_draft(folder: Path, config: dict[str, Any]) -> None:
+    """The draft model has 256 logits, in its second part."""
+    for number in (1, 2):
+        (folder / f"draft_{number}_of_2.bin").write_bytes(make_part(number, logits=256))
+    names = [f"draft_{number}_of_2.bin" for number in (1, 2)]
+    config["dialog"]["engine"][1]["model"]["binary"]["ctx-bins"] = names
+
+
+def link_to_nowhere(folder: Path, _: dict[str, Any]) -> None:
+    """A part is a link, as in a copied cache of Hugging Face."""
+    (folder / PARTS[1]).unlink()
+    (folder / PARTS[1]).symlink_to("../blobs/1")
+
+
+def link_all(folder: Path, config: dict[str, Any]) -> None:
+    """All files are links, as in a cache of Hugging Face."""
+    write_config(b"")(folder, config)
+    blobs = folder.parent / "blobs"
+    blobs.mkdir()
+    for path in sorted(folder.iterdir()):
+        path.rename(blobs / path.name)
+        path.symlink_to(f"../blobs/{path.name}")
 
 
 def name_needed(path: Path) -> None:
@@ -652,6 +683,63 @@ GENIE |= {
         FITS,
         {"QNN960": "dialog.context.bos-token is 128000"},
     ),
+    "more new rows than tokens": Row(
+        "ai-hub-models 332",
+        second(new_rows=64),
+        [],
+        WRONG,
+        {"QNN968": "past_key_1_out is [4, 1, 16, 64], and the graph is for 128 new tokens"},
+    ),
+    "an encoder of pictures among the parts": Row(
+        "ai-hub-models 335",
+        add_encoder,
+        [],
+        WRONG,
+        {"QNN988": "vision.bin is in ctx-bins, and is no part of the language model"},
+    ),
+    "an eos that is text": Row(
+        "ai-hub-models 143",
+        put("context eos-token", ["<|eot_id|>"]),
+        [],
+        WRONG,
+        {"QNN950": 'eos-token is ["<|eot_id|>"], not a number or a list of numbers'},
+    ),
+    "a draft model of another vocabulary": Row(
+        "qai-appbuilder 90",
+        both(draft_with("draft.bin"), write_draft),
+        [],
+        WRONG,
+        {"QNN958": "dialog.context.draft-n-vocab is 512, and the graphs return 256 logits"},
+    ),
+    "the strength of no adapter": Row(
+        "ai-hub-apps 119",
+        put(
+            "engine model binary lora",
+            {
+                "version": 1,
+                "adapters": [
+                    {"name": "a", "alphas": ["x"], "bin-sections": ["tokenizer.json", ""]}
+                ],
+            },
+        ),
+        [],
+        WRONG,
+        {"QNN989": "alphas of a names x, which no graph takes"},
+    ),
+    "a link to nowhere": Row(
+        "ai-hub-models 98",
+        link_to_nowhere,
+        [],
+        WRONG,
+        {"QNN951": "; it is a link to ../blobs/1, which is missing"},
+    ),
+    "percents": Row(
+        "ai-hub-apps 34",
+        put("sampler", {"version": 1, "top-p": 95}),
+        [],
+        FITS,
+        {"QNN990": "dialog.sampler.top-p is 95, and usually 0 to 1"},
+    ),
     "graphs for prompts only": Row(
         "ai-hub-apps 150",
         parts(kinds=PROMPT),
@@ -700,6 +788,7 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
         ),
         FOR_PHONE,
     ),
+    "with links": (link_all, FOR_PHONE),
     "with a draft model": (both(draft_with(PARTS[0]), alone), FOR_PHONE),
     "with room in the shared buffer": (
         both(second(spill_bytes=8 << 20), put_htp("spill-fill-bufsize", 8 << 20)),
@@ -1010,6 +1099,21 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
     "fewer tokens than a chunk": (
         compiled(metadata=LLM[:-1] + b"\x04"),
         "the metadata allows 4 tokens, and prefill takes 8 at once",
+    ),
+    "no largest number of tokens": (
+        compiled(metadata=LLM[:-2]),
+        (
+            "the metadata does not limit, so that LiteRT-LM allows 4096 tokens, and the caches"
+            " have room for 64"
+        ),
+    ),
+    "a stop that is suppressed": (
+        compiled(metadata=LLM + b"\x4a\x03\x0a\x01\x02"),
+        "the stop token 2 ('</s>') is among the suppressed tokens",
+    ),
+    "a template that does not end": (
+        compiled(metadata=LLM + b"\x3a\x12{% for m in ms %}m"),
+        "the chat template has 1 of for, and 0 of endfor",
     ),
     "a start of two tokens": (
         compiled(metadata=b"\x0a\x06\x0a\x04\x0a\x02\x01\x00" + LLM[7:]),

@@ -99,7 +99,7 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "QNN950",
         "ctx-bins and fcb exclude each other",
     ),
-    "a part that is no text": (put(*BINS, value=[*PARTS, 7]), "QNN950", "no name of a file"),
+    "a part that is no text": (put(*BINS, value=[*PARTS, 7]), "QNN950", "not a list of strings"),
     "no parts": (put(*BINS, value=[]), "QNN950", "ctx-bins names no file"),
     "a damaged tokenizer": (write("tokenizer.json", "[1]"), "QNN950", "tokenizer.json"),
     "no vocabulary": (write("tokenizer.json", "{}"), "QNN950", "lists no vocabulary"),
