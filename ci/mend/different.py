@@ -17,8 +17,15 @@ MOST_CUTS = 12  # results inside of the model that are replaced
 ROUNDINGS = 8  # of the largest element; another order of operations may change as much
 
 
+LESS_EXACT = 4  # times the rounding errors of a model are those of an equal form of it
+
+
 class Different(Exception):  # noqa: N818 - it is no error if a rewrite is rejected
     """Raised where a rewritten model differs from the original; the text says how."""
+
+
+class BeyondBound(Different):
+    """Raised where floating-point elements alone differ, by more than the bound."""
 
 
 def thin_out(names: Iterable[str]) -> list[str]:
@@ -30,8 +37,9 @@ def thin_out(names: Iterable[str]) -> list[str]:
 def compare_arrays(originals: Arrays, rewritten: Arrays, bound: float, inputs: str) -> float:
     """Return the largest difference between two lists of outputs, relative to the range of the
     original one, beyond what rounding explains. (An output of 0.346574 to 0.346575 has no five more
-    digits.) Integers and booleans must be equal. Raises Different if it exceeds ``bound``, or if
-    numbers, dtypes or shapes of the outputs differ. ``inputs`` names what the models ran on."""
+    digits.) Integers and booleans must be equal. Raises BeyondBound if it exceeds ``bound``, and
+    Different if integers or the numbers, dtypes or shapes of the outputs differ. ``inputs`` names
+    what the models ran on."""
     if len(originals) != len(rewritten):
         raise Different(f"{len(rewritten)} results instead of {len(originals)} on {inputs}")
     largest = 0.0
@@ -65,5 +73,19 @@ def compare_arrays(originals: Arrays, rewritten: Arrays, bound: float, inputs: s
         largest = max(largest, relative)
         if relative > bound:
             excess = f"differs by {relative:.2g} of its range on {inputs}, {bound:.0e} allowed"
-            raise Different(f"output {index} {excess}")
+            raise BeyondBound(f"output {index} {excess}")
     return largest
+
+
+def rounds_as_well(originals: Arrays, rewritten: Arrays, exact: Arrays) -> bool:
+    """Return whether the outputs of a rewritten model are about as near to the exact ones as those
+    of the original model are."""
+    for original, output, exact_output in zip(originals, rewritten, exact, strict=True):
+        finite = np.isfinite(exact_output)
+        distance, new_distance = (
+            np.abs(array[finite] - exact_output[finite]).max(initial=0)
+            for array in (original, output)
+        )
+        if new_distance > LESS_EXACT * distance:
+            return False
+    return True

@@ -78,6 +78,9 @@ class LitertForm:
         (outputs,) = run.run([inputs])
         return [*outputs]
 
+    def run_exactly(self, _inputs: Arrays, _fixed: Mapping[str, Array]) -> None:
+        """Return nothing: LiteRT's interpreter has no float64 kernels."""
+
     def read_values(self, inputs: Arrays, names: Sequence[str]) -> dict[str, Array]:
         """Return values inside of the model for one sample."""
         run = self.program.prepare({self.method: Recipe(decisions=frozenset(names))})

@@ -19,11 +19,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from ci.mend import rewrite_module  # noqa: E402
-from ci.mend.different import Different  # noqa: E402
+from ci.mend.different import BeyondBound, Different  # noqa: E402
 from ci.mend.proof import RewriteProof  # noqa: E402
 from ci.mend.rewrite import export_module  # noqa: E402
 from ci.mend.source import Factory, make_source  # noqa: E402
-from ci.mend.torch_form import TorchSubject  # noqa: E402
+from ci.mend.torch_form import TorchSubject, copy_graph  # noqa: E402
 from ci.mend.torch_rewrites import REWRITES  # noqa: E402
 
 aten: Any = torch.ops.aten
@@ -191,6 +191,44 @@ def test_operands_of_a_layer_with_a_dropout_may_be_rewritten() -> None:
     graph, (changes,) = proof.rewrite(["fold-constants"])
     assert changes
     assert proof.measure(graph, 0.0, ()) == 0
+
+
+class Amplifying(nn.Module):
+    """A model in which the rounding of a first layer reaches the output 4,000 times as large."""
+
+    def forward(self, x: Any) -> Any:
+        y = (torch.sigmoid(x) + torch.tensor([[[0.25]], [[0.5]]])) * 0.75
+        for _ in range(6):
+            y = y + torch.sin(3 * y)
+        return y
+
+
+def lose_digits(graph: Any, node: Any) -> None:
+    """Add 1,000 to a result and subtract it again."""
+    sum_node = graph.call_function(aten.add.Tensor, (node, 1000.0))
+    with graph.inserting_after(sum_node):
+        difference = graph.call_function(aten.sub.Tensor, (sum_node, 1000.0))
+    node.replace_all_uses_with(difference)
+    sum_node.replace_input_with(difference, node)
+
+
+def test_forms_that_differ_by_rounding_alone_are_compared_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    subject = TorchSubject(Amplifying(), [(torch.randn(1, 2, 3, 8),)])
+    proof = RewriteProof(subject)
+    graph, (changes,) = proof.rewrite(["multiply-before-add"])
+    replaced = [name for change in changes for name in change.nodes]
+    assert proof.measure(graph, 1e-5, replaced) < 1e-5
+    for wrong_edit in (argument(1, 0.7500001), lose_digits):
+        wrong = copy_graph(subject.original.exported)
+        replaced_wrongly = edit("aten.mul", wrong_edit)(wrong)
+        with pytest.raises(BeyondBound):
+            proof.measure(wrong, 1e-5, replaced_wrongly)
+    monkeypatch.setattr(type(proof.original), "run_exactly", lambda *_: None)
+    with pytest.raises(BeyondBound, match="1e-05 allowed"):
+        proof.measure(graph, 1e-5, replaced)
 
 
 class Alibi(nn.Module):
