@@ -389,13 +389,21 @@ class RunError(FailedError):
     """Raised if a program returned no outputs. ``used`` is true if its process had run other
     programs before. If a device was lost during the run, ``lacks`` names it; if the machine was too
     busy to run the program at all, ``lacks`` is CPU. Such a failure says nothing about the
-    program. ``advice`` is what is known about the cause."""
+    program. ``advice`` is what is known about the cause. ``by_runtime`` is whether the runtime
+    answered with an error, instead of having died or not ended."""
 
     def __init__(
-        self, text: str, advice: Advice = NO_ADVICE, *, used: bool = False, lacks: str = ""
+        self,
+        text: str,
+        advice: Advice = NO_ADVICE,
+        *,
+        used: bool = False,
+        lacks: str = "",
+        by_runtime: bool = False,
     ) -> None:
         super().__init__(text)
         self.advice, self.used, self.lacks = advice, used, lacks
+        self.by_runtime = by_runtime
 
 
 class OpenProgram(Protocol):

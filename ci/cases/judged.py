@@ -28,7 +28,7 @@ from ci.cases.policy import find_advice
 from ci.cases.pool import read_tail
 from ci.cases.reasons import Probes, Reasons, advise_on_frozen, describe_fault, join_faults
 from ci.cases.row import make_case
-from ci.facts.finding import NO_ADVICE, Finding, Proof, Question, advise
+from ci.facts.finding import NO_ADVICE, STOPPING, Finding, Proof, Question, advise
 from ci.facts.kinds import CHANGED, INCONCLUSIVE, INDICES, LACKING, NO_OUTPUTS, RUNNER, UNEXPECTED
 from ci.facts.known_fault import KnownFault
 from ci.judging.budget import find_excesses, find_predicted_slow, find_slow, suggest_tighter
@@ -163,6 +163,9 @@ class CaseJudge:
             return self.end(Status.UNSUPPORTED, [LACKING.find(run.failure)], log_tail)
         if reason := self.find_refusal(finding, log_tail):
             return self.end(Status.UNSUPPORTED, [expect(finding, reason)], log_tail)
+        if run.by_runtime and not run.used:
+            with self.facts.notes.of("the cause, by experiments"):
+                self.reasons.diagnose(finding)
         findings = [finding, *self.delegation_faults(compiled)]
         if NO_KERNEL in run.failure:  # of a node on the CPU, which explains the failure
             findings.reverse()
@@ -191,7 +194,7 @@ class CaseJudge:
         spec, evidence = self.facts.spec, self.facts.evidence
         question = findings[0].question if findings else None
         # Without a program, only a fault that keeps QNN from making or loading one is a cause.
-        refused = question in {Question.LOWERED, Question.RUN}
+        refused = question in STOPPING
         faults = [] if status is Status.UNSUPPORTED else self.facts.list_faults(refused=refused)
         causes: list[KnownFault] = []
         causes_by_finding: dict[int, list[KnownFault]] = {}
@@ -211,7 +214,7 @@ class CaseJudge:
         evidence.warnings += tuple(describe_fault(advice) for advice in join_faults(noted))
         if status is Status.FAILED and findings:
             # Often only the log shows why a process died or why an operator was refused.
-            log = log_tail if findings[0].question in {Question.RUN, Question.LOWERED} else ""
+            log = log_tail if findings[0].question in STOPPING else ""
             findings = [
                 explain(failure, self.reasons.advise_by_rules(failure, "" if number else log))
                 for number, failure in enumerate(findings)

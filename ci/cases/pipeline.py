@@ -37,7 +37,7 @@ from ci.cases.reasons import UNTRIED
 from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion
-from ci.facts.finding import Finding, Proof, Question, advise
+from ci.facts.finding import STOPPING, Finding, Proof, Question, advise
 from ci.facts.kinds import (
     BUG,
     INVALID,
@@ -314,7 +314,12 @@ class CaseRun:
             wall_s = time.monotonic() - began
             used = used or error.used
             return Run(
-                failure=error.what, advice=error.advice, lacks=error.lacks, wall_s=wall_s, used=used
+                failure=error.what,
+                advice=error.advice,
+                lacks=error.lacks,
+                by_runtime=error.by_runtime,
+                wall_s=wall_s,
+                used=used,
             )
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
@@ -348,7 +353,7 @@ class CaseRun:
             artifact = self.facts.evidence.artifact
             if artifact and artifact.compiled.delegation.garbled:  # to be taken is no remedy
                 return UNTRIED
-        elif finding.question is not Question.LOWERED or finding.id == NO_NODE.id:
+        elif finding.question not in STOPPING or finding.id == NO_NODE.id:
             return UNTRIED
         return experiments.diagnose(self, finding, suspicion)
 

@@ -21,7 +21,16 @@ from ci.diagnosis.wording import (
     describe_proof,
     prove_cure,
 )
-from ci.facts.finding import NO_ADVICE, Advice, Certainty, Finding, Proof, Question, advise
+from ci.facts.finding import (
+    NO_ADVICE,
+    STOPPING,
+    Advice,
+    Certainty,
+    Finding,
+    Proof,
+    Question,
+    advise,
+)
 from ci.facts.kinds import ON_CPU, PART
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import (
@@ -231,7 +240,7 @@ class Reasons:
             return self.suspect_cpu()
         line = str(layer.origin) if layer and layer.origin.line else ""
         case_result = Result(reached_db=reached, predicted_db=figures.predicted_sqnr_db)
-        is_refused = finding.question is Question.LOWERED
+        is_refused = finding.question in STOPPING
         if is_refused:
             case_result = Result(failure=finding.headline, is_refused=True)
             line = f"{finding.places[0].file}:{finding.places[0].line}" if finding.places else ""
@@ -297,7 +306,7 @@ class Reasons:
 
     def suspect_faults(self, finding: Finding) -> list[KnownFault]:
         """Return the known faults of the graph that can cause a finding, the likeliest first."""
-        refused = finding.question in {Question.LOWERED, Question.RUN}
+        refused = finding.question in STOPPING
         return order_faults(
             self.facts.list_faults(refused=refused),
             finding.question,
@@ -329,7 +338,7 @@ class Reasons:
             if not is_accuracy:
                 advice += advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
             return advice
-        if self.diagnosis and finding.question is self.diagnosed is Question.LOWERED:
+        if self.diagnosis and finding.question is self.diagnosed and self.diagnosed in STOPPING:
             advice += advise_on_diagnosis(self.diagnosis)  # unknown, with what was tried
         return doubt(advice) if is_accuracy else advice
 

@@ -111,7 +111,10 @@ def require(ended: Ended) -> Any:
     """Return a job's result. Raises RunError if the job failed."""
     if ended.failure:
         lacks = CPU if ended.starved else ""
-        raise RunError(ended.failure, ended.advice, used=ended.used, lacks=lacks)
+        by_runtime = ended.error is not None
+        raise RunError(
+            ended.failure, ended.advice, used=ended.used, lacks=lacks, by_runtime=by_runtime
+        )
     return ended.result
 
 

@@ -70,6 +70,9 @@ class Question(str, Enum):
     OURS = "ours"
 
 
+# Of a program that returns no outputs.
+STOPPING = frozenset({Question.LOWERED, Question.RUN})
+
 # The first words of a headline.
 LEADS = {
     Question.FAITHFUL: "not faithful: ",

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ci.analysis.steps import Step
-from ci.facts.finding import NO_ADVICE, Advice, Certainty, Question, advise
+from ci.facts.finding import NO_ADVICE, STOPPING, Advice, Certainty, Question, advise
 from ci.facts.known_fault import KnownFault
 from ci.graphs.graph import EXECUTORCH
 from ci.models.rounding import FLOAT16_MAX
@@ -129,7 +129,7 @@ def _is_large_enough(fault: KnownFault, departure: Departure, sqnr_db: float | N
 
 
 def _answers(fault: KnownFault, question: Question, *, is_float16: bool) -> bool:
-    if question in {Question.LOWERED, Question.RUN}:
+    if question in STOPPING:
         return True  # others are left out already
     if question is Question.USABLE:
         return fault.only_stops

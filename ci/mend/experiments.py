@@ -37,7 +37,7 @@ from ci.diagnosis.experiments import (
     RunPart,
     Smallest,
 )
-from ci.facts.finding import Finding, Question
+from ci.facts.finding import STOPPING, Finding, Question
 from ci.facts.kinds import NO_NODE
 from ci.mend.answers import Answers, answers_home
 from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
@@ -53,7 +53,6 @@ from provisioning.errors import QnnCiError
 from provisioning.files import write_whole
 
 NET = "net"
-STOPPING = frozenset({Question.LOWERED, Question.RUN})
 CASES = 4  # of which a run may have the seconds
 MOST_SLOW = 4.0  # times that experiments may take longer on a busy machine
 LEAST_S = 1.0  # that an experiment needs
@@ -449,7 +448,8 @@ def read_result(case: Case, question: Question) -> Result:
         return read_cpu_nodes(case)
     answered = {finding.question for finding in judged.findings}
     if reached is None:
-        is_refused = Question.LOWERED in answered
+        # One that dies while it runs is no smaller case of a model that is refused.
+        is_refused = not answered.isdisjoint({Question.LOWERED, question} & STOPPING)
         failure = "" if is_passed else case.headline
         return Result(failure=failure, is_right=is_passed, is_refused=is_refused)
     is_lowered = answered.isdisjoint(STOPPING)

@@ -12,7 +12,7 @@ import pytest
 
 from ci.analysis.steps import Step
 from ci.cases.engine import Compiled, Delegation, Fallback, Garbled
-from ci.cases.facts import CaseFacts, Options
+from ci.cases.facts import CaseFacts, Options, Run
 from ci.cases.judged import CaseJudge
 from ci.cases.lowering_findings import find_floats
 from ci.cases.pipeline import CaseRun
@@ -576,6 +576,33 @@ def test_experiments_are_made_only_for_what_is_measured_in_decibels_and_can_be_c
     assert bool(asked) is is_asked
     if not is_asked:
         assert shown == (f"{UNTRIED}: {reason}" if reason else UNTRIED)
+
+
+@pytest.mark.parametrize(
+    ("run", "is_asked"),
+    [
+        (Run(failure="execute failed with error 0x1", by_runtime=True), True),
+        (Run(failure="was killed by SIGSEGV"), False),  # each experiment might cost a worker
+        (Run(failure="error 0x1", by_runtime=True, used=True), False),  # it is run again first
+        (Run(failure="error 0x1", by_runtime=True, lacks="a phone"), False),
+    ],
+)
+def test_experiments_are_made_with_a_program_that_the_runtime_refuses_to_run(
+    run: Run, is_asked: bool, tmp_path: Path
+) -> None:
+    asked: list[tuple[Question, bool]] = []
+
+    def diagnose(finding: Finding, suspicion: Suspicion) -> Diagnosis:
+        asked.append((finding.question, suspicion.whole.is_refused))
+        return Diagnosis(suspicion.whole, (), (CURES_NORM,), RIGHT_MODEL)
+
+    probes = SimpleNamespace(diagnose=diagnose)
+    judge_case = judge_norm(tmp_path, is_scheme=False, probes=probes)
+    compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1))
+    case = judge_case.end_failed(run, compiled, "").case
+    assert asked == [(Question.RUN, True)] * is_asked
+    certainties = {cause.certainty for cause in case.judgement.findings[0].causes}
+    assert (Certainty.PROVEN in certainties) is is_asked
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,29 @@ def test_a_part_is_judged_by_its_nodes_on_the_cpu(case: Case, result: Result) ->
     assert read_result(case, Question.BUDGET) == result
 
 
+DIED, NOT_MADE = NO_OUTPUTS.find("error 0x1"), NOT_LOWERED.find("error 3110")
+
+
+@pytest.mark.parametrize(
+    ("case", "question", "result"),
+    [
+        (make_case(DIED), Question.RUN, Result(failure="run: error 0x1", is_refused=True)),
+        (make_case(DIED), Question.LOWERED, Result(failure="run: error 0x1")),
+        (
+            make_case(NOT_MADE),
+            Question.FAITHFUL,
+            Result(failure="refused: error 3110", is_refused=True),
+        ),
+        # It runs: how near it is to the model is another question.
+        (make_case(NOISE.find("x"), sqnr_db=9.0), Question.RUN, Result(9.0, is_right=True)),
+    ],
+)
+def test_a_part_without_outputs_is_refused_as_the_model_is(
+    case: Case, question: Question, result: Result
+) -> None:
+    assert read_result(case, question) == result
+
+
 @pytest.mark.parametrize(
     ("message", "is_same"),
     [
