@@ -190,10 +190,10 @@ def situation(call: Refused) -> Iterator[None]:
 def list_hints(call: Refused) -> list[Hint]:
     """Return what the fix of a refused call says to type."""
     hints = []
-    for found in COMMAND.findall(call.fix):
-        words = shlex.split(re.sub(r"^(qnn-ci|python -m \w+) ", "", found))
-        if not PLACEHOLDER.search(found):
-            hints.append(Hint(found, tuple(words)))
+    for hinted in COMMAND.findall(call.fix):
+        words = shlex.split(re.sub(r"^(qnn-ci|python -m \w+) ", "", hinted))
+        if not PLACEHOLDER.search(hinted):
+            hints.append(Hint(hinted, tuple(words)))
     name = find_verb(call.verbs, call.words[0]) if call.words else ""
     if name not in call.verbs:
         return hints
@@ -210,11 +210,11 @@ def list_hints(call: Refused) -> list[Hint]:
     for word, flag, value in PASS.findall(text):
         hints += pass_option(call, options, word, flag, value.strip("'").rstrip("."))
     for flags in OMIT.findall(text):
-        kept = call.words
+        words_left = call.words
         for flag in filter(None, flags):
-            kept = leave_out(kept, options, flag)
-        if kept != call.words:
-            hints.append(Hint(f"leave out {' '.join(flags)}", kept))
+            words_left = leave_out(words_left, options, flag)
+        if words_left != call.words:
+            hints.append(Hint(f"leave out {' '.join(flags)}", words_left))
     return hints
 
 
@@ -229,15 +229,15 @@ def pass_option(
         return [Hint(text, (*call.words, flag))]
     if not value or value in PROSE or PLACEHOLDER.search(value):
         return []
-    kept = call.words if word == "add" else leave_out(call.words, options, flag)
-    return [Hint(text, (*kept, flag, value))]
+    words_before = call.words if word == "add" else leave_out(call.words, options, flag)
+    return [Hint(text, (*words_before, flag, value))]
 
 
 def leave_out(
     words: Sequence[str], options: Mapping[str, argparse.Action], flag: str
 ) -> tuple[str, ...]:
     """Return the words without an option and its values."""
-    kept: list[str] = []
+    words_left: list[str] = []
     skipping = False
     for word in words:
         if word == flag or word.startswith(f"{flag}="):
@@ -248,8 +248,8 @@ def leave_out(
             skipping = several
             continue
         skipping = False
-        kept.append(word)
-    return tuple(kept)
+        words_left.append(word)
+    return tuple(words_left)
 
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> Typist:

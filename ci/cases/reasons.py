@@ -105,9 +105,9 @@ class Reasons:
         """Return the first finding of a failed case with its causes, with the place where the
         accuracy is lost, and with what to try. ``is_traceable`` is whether a layer can be
         guilty."""
-        known = explain_at_once(finding, verdict, compiled)
-        if known:
-            return known
+        explained_at_once = explain_at_once(finding, verdict, compiled)
+        if explained_at_once:
+            return explained_at_once
         question, departure = finding.question, UNKNOWN
         if self.probes and question is Question.FAITHFUL and is_traceable:
             with self.facts.notes.of("the layer at which accuracy is lost"):

@@ -376,10 +376,10 @@ def _match_soc(word: str, names: Collection[str]) -> list[str]:
     try:
         return match_names("SoC", name_in(word, names), names)
     except UsageError as error:
-        what, fix = error.what, f"{error.fix}{point_to_socs(word)}"
+        message, fix = error.what, f"{error.fix}{point_to_socs(word)}"
         if (soc := _find_soc_of_device(word)) in names:
-            what, fix = f"{word!r} is a device, and not an SoC", f"use {soc}, its SoC"
-        raise UsageError(what, why=error.why, fix=fix) from None
+            message, fix = f"{word!r} is a device, and not an SoC", f"use {soc}, its SoC"
+        raise UsageError(message, why=error.why, fix=fix) from None
 
 
 def _find_soc_of_device(word: str) -> str:

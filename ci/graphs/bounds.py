@@ -43,13 +43,13 @@ def find_least(
     if node.operator in LEAST:
         return LEAST[node.operator]
     reads = node.reads[:2] if node.operator in {"maximum", "minimum"} else node.reads[:1]
-    least = [find_least(read, makers, find_value, depth - 1) for read in reads]
+    lower_bounds = [find_least(read, makers, find_value, depth - 1) for read in reads]
     if node.operator in CLAMPS:
         floor, ceiling = (
             next(iter(node.numbers.get(end) or node.numbers.get(f"{end}_val", ())), unlimited)
             for end, unlimited in (("min", -math.inf), ("max", math.inf))
         )
-        return min(max(least[0], floor), ceiling)
+        return min(max(lower_bounds[0], floor), ceiling)
     if node.operator == "maximum":
-        return max(least)
-    return min(least) if node.operator in {"minimum", *MOVES} else -math.inf
+        return max(lower_bounds)
+    return min(lower_bounds) if node.operator in {"minimum", *MOVES} else -math.inf

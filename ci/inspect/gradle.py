@@ -405,10 +405,10 @@ def _read_excludes(text: str) -> tuple[list[str], bool]:
     for place in places:
         literal = EXCLUDED.match(text, place)
         texts = QUOTED.findall(literal[1]) if literal else []
-        known = [pattern for pattern in texts if "$" not in pattern]
+        literal_patterns = [pattern for pattern in texts if "$" not in pattern]
         if literal and not GOES_ON.match(text, literal.end()):
-            patterns += known
-            is_computed |= known != texts
+            patterns += literal_patterns
+            is_computed |= literal_patterns != texts
         else:
             is_computed = True
     return list(dict.fromkeys(patterns)), is_computed

@@ -288,10 +288,12 @@ def has_gained(case: Case, reference: Case) -> bool:
     one. Without such figures, as of integers that are equal or not, the verdict decides."""
     first = next(iter(reference.judgement.findings), None)
     is_of_element = first is not None and first.id == ELEMENTS.id
-    whole, parts = list_accuracies(case, with_element=is_of_element)
-    whole_before, parts_before = list_accuracies(reference, with_element=is_of_element)
+    whole_figures, parts = list_accuracies(case, with_element=is_of_element)
+    whole_figures_before, parts_before = list_accuracies(reference, with_element=is_of_element)
     gains = [
-        (whole[name] - whole_before[name], LEAST_GAIN_DB) for name in whole if name in whole_before
+        (whole_figures[name] - whole_figures_before[name], LEAST_GAIN_DB)
+        for name in whole_figures
+        if name in whole_figures_before
     ]
     gains += [
         (parts[name] - parts_before[name], CHANCE_DB) for name in parts if name in parts_before
@@ -303,7 +305,7 @@ def list_accuracies(case: Case, *, with_element: bool) -> tuple[dict[str, float]
     """Return how accurate the outputs of a case are as a whole, and in their worst parts, by the
     name of the figure: in dB, or in percent for shares and metrics."""
     judged = case.judgement
-    whole = {
+    whole_figures = {
         "sqnr": judged.sqnr_db,
         "sqnr against the quantized model": judged.sqnr_db_quantized,
         "equal": None if judged.equal is None else 100 * judged.equal,
@@ -317,7 +319,7 @@ def list_accuracies(case: Case, *, with_element: bool) -> tuple[dict[str, float]
         parts[f"channels of {number}"] = min(channels, default=None)
         if output.max_error and with_element:
             parts[f"element of {number}"] = -20 * math.log10(output.max_error)
-    return drop_unknown(whole), drop_unknown(parts)
+    return drop_unknown(whole_figures), drop_unknown(parts)
 
 
 def drop_unknown(figures: Mapping[str, float | None]) -> dict[str, float]:

@@ -137,9 +137,9 @@ def make_environment(session: nox.Session, group: str, executorch: str = "") -> 
     try:
         environment.create(session)
     except OSError as error:
-        what = f"{error.filename or environment.folder} cannot be written ({error.strerror})"
+        problem = f"{error.filename or environment.folder} cannot be written ({error.strerror})"
         is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        fail(session, DOWNLOAD, f"{what}; {'free space there' if is_full else MOVE}")
+        fail(session, DOWNLOAD, f"{problem}; {'free space there' if is_full else MOVE}")
     except SettingsError as error:
         fail(session, DOWNLOAD, str(error))
     except CommandFailed:

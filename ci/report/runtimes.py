@@ -479,10 +479,10 @@ class Box(NamedTuple):
     top: float
     bottom: float
 
-    def covers(self, other: Box) -> bool:
+    def covers(self, box: Box) -> bool:
         """Return whether two boxes have a part in common, not only an edge."""
-        width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.bottom, other.bottom) - max(self.top, other.top)
+        width = min(self.right, box.right) - max(self.left, box.left)
+        height = min(self.bottom, box.bottom) - max(self.top, box.top)
         return min(width, height) > ROUNDING
 
 
@@ -497,7 +497,7 @@ def spread_names(points: Sequence[Point]) -> tuple[Point, ...]:
     for point in sorted(points, key=lambda point: point.y):
         places = list_places(point)
         boxes = [bound_name(place) for place in places]
-        free = [not any(box.covers(other) for other in taken) for box in boxes]
+        free = [not any(box.covers(taken_box) for taken_box in taken) for box in boxes]
         index = free.index(True) if True in free else 0
         taken.append(boxes[index])
         placed.append(places[index])

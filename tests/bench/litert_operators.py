@@ -365,18 +365,18 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
     rows = [row for numbers in NUMBERS for row in measure(numbers, library, progress)]
     version = find_version(library)
     older = {path.stem for path in list_files()} - {version}
-    known = read_terms(max(older, key=parse_version)) if older else {}
-    terms = [term for term in combine(rows) if differs(term, known)]
+    older_terms = read_terms(max(older, key=parse_version)) if older else {}
+    terms = [term for term in combine(rows) if differs(term, older_terms)]
     target = manifests_root() / "rounding" / f"{version}.toml"
     write_whole(target, render_terms(version, terms, COMMAND))
     return {"version": version, "terms": list(map(structs.asdict, terms))}
 
 
-def differs(term: Term, known: Terms) -> bool:
+def differs(term: Term, older_terms: Terms) -> bool:
     """Return whether an operator is coarser than an older QNN's, by more than such measurements
     differ."""
     signal = TYPICAL[term.numbers] ** 2
-    known_term = take_term(known, term.operator, term.numbers, term.after)
+    known_term = take_term(older_terms, term.operator, term.numbers, term.after)
     predicted = max(find_power(known_term, signal), EVERY[term.numbers])
     return find_power(term, signal) > predicted * 10 ** (LEAST_DIFFERENCE_DB / 10)
 

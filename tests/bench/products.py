@@ -108,9 +108,9 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
         for lane in list_lanes(progress):
             with tempfile.TemporaryDirectory() as folder:
                 numbers = range(first, min(first + BUNDLE, networks))
-                for case, kept in run_bundle(lane, numbers, Path(folder)):
+                for case, kept_case in run_bundle(lane, numbers, Path(folder)):
                     row = f"{lane.verb} {case.scheme}"
-                    if not is_right_program(kept):
+                    if not is_right_program(kept_case):
                         wrong[row] += 1
                         continue
                     right[row] += 1

@@ -15,19 +15,19 @@ HEAD = "| package | QNN that it brings | other releases | source |\n|---|---|---
 
 
 def make_row(name: str, package: Package) -> str:
-    qnn, others = "none: depend on qnn-runtime, too", ""
+    qnn, other_releases = "none: depend on qnn-runtime, too", ""
     if package.same_version:
         qnn += ", in the same version"
     if package.is_qnn:
         qnn = "its own version"
     elif package.brings_qnn:
         qnn = ", ".join(f"{release}: {qnn}" for release, qnn in package.releases.items())
-        others = "not known"
+        other_releases = "not known"
     sources = [
         f"[{source.partition('github.com/')[2]}]({source})" if "://" in source else source
         for source in package.source.split(", ")
     ]
-    return f"| {name} | {qnn} | {others} | {', '.join(sources)} |\n"
+    return f"| {name} | {qnn} | {other_releases} | {', '.join(sources)} |\n"
 
 
 def make_page(text: str) -> str:

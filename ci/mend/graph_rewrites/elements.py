@@ -205,8 +205,8 @@ def complement_by_sigmoid(edit: GraphEditor, node: Node) -> None:
             # Both results are functions of x, which the proof gives other values, and no longer of
             # the sigmoid.
             with edit.at(sigmoid):
-                again = edit.call_again(sigmoid, sigmoid.reads[0])
-            edit.replace(sigmoid, again, "torch.sigmoid(x)", "torch.sigmoid(x)")
+                copied_sigmoid = edit.call_again(sigmoid, sigmoid.reads[0])
+            edit.replace(sigmoid, copied_sigmoid, "torch.sigmoid(x)", "torch.sigmoid(x)")
 
 
 # QNN clips the value to the range of the input, and leaves columns on the right unwritten: 8.0 dB

@@ -142,16 +142,16 @@ def multiply_lower_rank(edit: GraphEditor, node: Node) -> None:
         if len(shape) < 2:
             return
         batches.append((1,) * (rank - len(shape)) + shape[:-2])
-    whole = edit.shape(result)[:-2]
+    result_batch = edit.shape(result)[:-2]
     is_right = all(
-        len(edit.shape(operand)) == rank and (batch == whole or edit.value(operand) is None)
+        len(edit.shape(operand)) == rank and (batch == result_batch or edit.value(operand) is None)
         for operand, batch in zip(operands, batches, strict=True)
     )
     if is_right:
         return
     leading = max(count_ones(batch) for batch in batches)
     # One axis of the result is left of these, or none if it has a single element.
-    merged_size = math.prod(whole[:leading])
+    merged_size = math.prod(result_batch[:leading])
     merged_rank = rank - leading + (merged_size > 1)
     merges = merged_rank < rank
     new_operands: list[str | Array] = []
@@ -164,7 +164,7 @@ def multiply_lower_rank(edit: GraphEditor, node: Node) -> None:
                 edit.reshape(operand, shape=[*shape]) if value is None else value.reshape(shape)
             )
         elif value is not None:
-            new_operands.append(np.broadcast_to(value, (*whole, *matrix)))
+            new_operands.append(np.broadcast_to(value, (*result_batch, *matrix)))
         elif len(edit.shape(operand)) < rank:
             new_operands.append(edit.reshape(operand, shape=[*batch, *matrix]))
         else:
