@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,15 +38,19 @@ class Night:
     def run(self, *words: str, red: str = "nothing is red") -> subprocess.CompletedProcess[str]:
         (self.folder / "red").write_text(f"{red}\n")
         (self.folder / "calls").write_text("")
-        variables = {**os.environ, "RECORD": str(self.folder), "EXECUTORCH_ROOT": str(self.folder)}
-        variables.pop("QNN_CI_NIGHTLY", None)
         return subprocess.run(
             [self.folder / ".ci/night", *words],
-            env=variables,
+            env=self.variables,
             capture_output=True,
             text=True,
             check=False,
         )
+
+    @property
+    def variables(self) -> dict[str, str]:
+        variables = {**os.environ, "RECORD": str(self.folder), "EXECUTORCH_ROOT": str(self.folder)}
+        variables.pop("QNN_CI_NIGHTLY", None)
+        return variables
 
     @property
     def calls(self) -> list[str]:
@@ -101,6 +106,21 @@ def test_two_jobs_run_at_a_time(night: Night) -> None:
     night.run("long", "emulator")
     reports = {word for call in night.calls for word in call.split() if "--junit-xml" in word}
     assert len(reports) == 2
+
+
+def test_a_night_that_is_ended_ends_what_a_job_started_in_another_session(night: Night) -> None:
+    for pipe in ("held", "never"):
+        os.mkfifo(night.folder / pipe)
+    starts = """#!/bin/sh\nsetsid sh -c 'exec > "$RECORD/held"; : < "$RECORD/never"'\n"""
+    (night.folder / ".ci/audit").write_text(starts)
+    call = [night.folder / ".ci/night", "audit"]
+    with (
+        subprocess.Popen(call, env=night.variables, stdout=subprocess.DEVNULL) as running,
+        (night.folder / "held").open("rb") as held,  # opened once the process has opened it
+    ):
+        running.send_signal(signal.SIGTERM)
+        assert running.wait() == 128 + signal.SIGTERM
+        assert held.read() == b""  # nobody has it open any longer
 
 
 @pytest.mark.parametrize(
