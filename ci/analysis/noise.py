@@ -192,8 +192,9 @@ class Rounded:
         error = finite * tools.draw(value, relative)
         if self.is_given:  # values that float16 can hold are exact
             error = error * tools.is_inexact(value)
-        scale = operand if self.is_scaled else 1.0
-        error = error + scale * tools.draw(value, UNIFORM * self.term.steps)
+        if self.term.steps:
+            scale = operand if self.is_scaled else 1.0
+            error = error + scale * tools.draw(value, UNIFORM * self.term.steps)
         if self.is_cell:
             error = error + tools.draw(value, CELL)
         if self.is_state:
@@ -205,7 +206,7 @@ def share(term: Term, value: Value, tools: Tools) -> Value:
     """Return the errors of a term that several elements share: the bias, and the gain of each
     row. ``value`` is the result, in the unit of the bias."""
     bias = term.bias + tools.draw(value, UNIFORM * term.varies, Shared.ALL)
-    return bias + value * tools.draw(value, UNIFORM * term.row, Shared.ROW)
+    return bias + value * tools.draw(value, UNIFORM * term.row, Shared.ROW) if term.row else bias
 
 
 def read_input(value: Value, _: Value, tools: Tools) -> Value:
@@ -237,10 +238,11 @@ class Moved:
         is_shared = any((term.bias, term.varies, term.relative, term.row))
         is_wide = self.weight_bits in {4, 16}
         signal = levels - self.zero if is_shared or is_wide else levels
-        shared = share(term, signal, tools)
-        shared = shared + signal * tools.draw(value, UNIFORM * term.relative)
+        shared: Value = 0.0
         shared_power = chance = 0.0
         if is_shared:
+            shared = share(term, signal, tools)
+            shared = shared + signal * tools.draw(value, UNIFORM * term.relative)
             # Rounding at random moves elements by a step, too.
             fraction = shared - shared.floor()
             chance = tools.mean(fraction * (1 - fraction))

@@ -30,7 +30,7 @@ from ci.graphs.litert_file import (
     split_activations,
 )
 from ci.graphs.litert_reader import COMPUTED, LitertGraph, read_litert_graph
-from ci.graphs.run import Change, Recipe, Record, Shared, share_axes
+from ci.graphs.run import Change, Recipe, Record, Shared, draw_uniform, share_axes
 
 METHOD = "forward"  # of a file without signatures
 
@@ -340,13 +340,11 @@ class ArrayTools:
         return np.asarray(array).view(Values)
 
     def draw(self, like: Any, size: float, shared: Shared | int = Shared.NONE) -> Any:
-        """Return the result of Tools.draw, or 0.0 if ``size`` is 0. Axes along which elements share
-        a number have size 1."""
+        """Return the result of Tools.draw. Axes along which elements share a number have size 1."""
         if not size:
             return 0.0
         shape = share_axes(tuple(np.shape(like)), shared)
-        drawn = self.random.random(shape, np.float32)
-        return self.wrap(np.float32(size) * (2 * drawn - 1))
+        return self.wrap(draw_uniform(self.random, shape, size))
 
     def to_float(self, value: Any) -> Any:
         """Return a value as float32."""

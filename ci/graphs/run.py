@@ -15,6 +15,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from ci.graphs.graph import Array, Graph, Shape
 
 Value = Any  # a torch.Tensor, or an onnx_program.Symbol
@@ -39,13 +41,21 @@ def share_axes(shape: Shape, shared: Shared | int) -> Shape:
     return (1,) * len(shape) if shared is Shared.ALL else shape
 
 
+def draw_uniform(random: np.random.Generator, shape: Shape, size: float) -> Array:
+    """Return uniformly distributed numbers from -size to size, as float32."""
+    numbers = np.asarray(random.random(shape, np.float32), np.float32)
+    numbers *= np.float32(2 * size)  # in place: most of an analysis is spent here
+    numbers -= np.float32(size)
+    return numbers
+
+
 class Tools(Protocol):
     """What a change may do with values, besides arithmetic."""
 
     def draw(self, like: Value, size: float, shared: Shared | int = Shared.NONE) -> Value:
         """Return uniformly distributed numbers from -size to size that broadcast to the shape of
-        ``like``. With a number as ``shared``, elements with the same index along this axis share
-        one."""
+        ``like``, or 0.0 if ``size`` is 0. With a number as ``shared``, elements with the same index
+        along this axis share one."""
 
     def to_float(self, value: Value) -> Value:
         """Return a tensor of integers as float32."""
