@@ -23,6 +23,7 @@ from markupsafe import Markup, escape
 from ci.facts.kinds import read_kinds
 from ci.report.bars import Figure
 from ci.report.columns import (
+    Column,
     columns_of,
     find_margin,
     list_charts,
@@ -84,6 +85,7 @@ def render_html(report: Report) -> str:
         show_limit=show_limit,
         describe_note=describe_note,
         list_findings=list_findings,
+        has_any=has_any,
         chart_layers=LayerChart,
         rules=[report.threshold_for(case) for case in report.cases],
         again=report.again,
@@ -99,6 +101,11 @@ def render_html(report: Report) -> str:
         work=show_work(report),
         statuses=sorted({case.judgement.status for case in report.cases}, key=[*Status].index),
     )
+
+
+def has_any(case: Case, columns: Sequence[Column]) -> bool:
+    """Return whether a case has a value for any of the columns."""
+    return any(column.is_had(case) for column in columns)
 
 
 def write_page(document: Document, directory: Path, progress: Progress) -> None:
