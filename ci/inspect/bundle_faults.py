@@ -27,7 +27,7 @@ from ci.llm.tokenizers import CHAT_TOKEN, find_ends_of_turn
 from provisioning.console.command import user_path
 from provisioning.doctor.survey.litert import Bundle
 from provisioning.doctor.survey.tree import survey_tree
-from provisioning.elf.facts import EM_AARCH64, MACHINE_NAMES
+from provisioning.elf.facts import EM_AARCH64, name_machine
 
 FORMAT = "1"  # the major version of .litertlm files
 BACKEND = "npu"
@@ -42,13 +42,14 @@ BLOCKS = (
     (r"\{\{", r"\}\}"),
 )
 USUAL_TOKENS = 4096  # without max_num_tokens (EngineSettings::MaybeUpdateAndValidate)
+DRAFTER, DRAFTER_AUX = "tf_lite_mtp_drafter", "tf_lite_mtp_aux"
 # Types of models, what they need beside them, and what happens without it.
 COMPANIONS = (
     ("tf_lite_vision_encoder", "tf_lite_vision_adapter", "'TF_LITE_VISION_ADAPTER not found'"),
     ("tf_lite_vision_adapter", "tf_lite_vision_encoder", "'TF_LITE_VISION_ENCODER not found'"),
     ("tf_lite_audio_encoder_hw", "tf_lite_audio_adapter", "'TF_LITE_AUDIO_ADAPTER not found'"),
     ("tf_lite_audio_adapter", "tf_lite_audio_encoder_hw", "'TF_LITE_AUDIO_ENCODER_HW not found'"),
-    ("tf_lite_mtp_aux", "tf_lite_mtp_drafter", "nothing is drafted"),
+    (DRAFTER_AUX, DRAFTER, "nothing is drafted"),
 )
 DSP_PART = re.compile(r"libQnnHtpV\d+(Stub|Skel)\.so")
 QNN_HTP, LAYERED_EMBEDDER = "libQnnHtp.so", "tf_lite_per_layer_embedder"
@@ -94,6 +95,18 @@ def list_header_faults(bundle: Bundle) -> Iterator[BundleFault]:
                 "LiteRT-LM does not run it on the NPU: 'backend constraint mismatch'",
                 f"pack the bundle again without backend_constraint, or with {BACKEND}",
             )
+
+
+def list_uncompiled(bundle: Bundle) -> Iterator[BundleFault]:
+    """Yield a decoder that is not compiled in a bundle with other models that are."""
+    models = {name_model(each): each.model for each in bundle.sections if each.model}
+    compiled = [kind for kind, model in models.items() if model.contexts]
+    if compiled and MAIN in models and MAIN not in compiled:
+        yield BundleFault(
+            f"the decoder is not compiled for the NPU, and {compiled[0]} is",
+            "LiteRT-LM compiles it on the phone then, which takes minutes, or fails",
+            "compile the decoder for the phone",
+        )
 
 
 def list_faults(file: BundleFile) -> Iterator[BundleFault]:
@@ -204,6 +217,13 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
             f" {file.list_tokens_of(section).count}",
             "pack the bundle again with the tokenizer of its model alone",
         )
+    kinds = {name_model(section) for section in file.bundle.sections if section.model}
+    if DRAFTER in kinds and DRAFTER_AUX not in kinds:
+        yield BundleFault(
+            f"it has {DRAFTER}, and no {DRAFTER_AUX}",
+            "on the NPU, LiteRT-LM computes masks and rotations of drafts with it",
+            f"pack the bundle again with {DRAFTER_AUX}, or without the drafter",
+        )
     for signature, method in file.signatures[MAIN].items():
         if file.is_compiled and not method.partitions:
             yield BundleFault(
@@ -261,6 +281,14 @@ def list_token_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[Bu
             "answers of a chat model go on with a conversation that it invents",
             fix,
         )
+    begins = metadata.template.lstrip(" {'\"")
+    for text in (tokens.texts.get(number, "") for number in sorted(starts)):
+        if text and begins.startswith(text):
+            yield BundleFault(
+                f"the chat template writes the start token {text}, and LiteRT-LM adds it, too",
+                "each conversation begins with two of them: worse answers",
+                "leave it out of the template, or of start_token",
+            )
     yield from list_template_warnings(tokens, metadata.template)
 
 
@@ -335,7 +363,7 @@ def list_library_faults(runtime_name: str, hexagons: Iterable[int]) -> Iterator[
     libraries = describe_libraries(files)
     if stranger := libraries.find_stranger():
         name, machine, usual = stranger
-        names = [MACHINE_NAMES.get(number, f"machine {number}") for number in (machine, usual)]
+        names = [name_machine(number) for number in (machine, usual)]
         yield BundleFault(
             f"{name} in {place.name} is for {names[0]}, and the other libraries are for {names[1]}",
             "a process loads libraries of its own machine only",

@@ -38,16 +38,18 @@ from provisioning.documents import (
     read_text,
     read_user_file,
 )
-from provisioning.elf.facts import EM_QDSP6
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, name_machine
 from provisioning.errors import QnnCiError, UsageError
 from provisioning.manifest.reader import read_policy
 
 CONFIG = "genie_config.json"
 DIALOG, ENGINE = "dialog", "engine"
 BINARIES = "dialog.engine.model.binary.ctx-bins"
+PREFIX_KEY = "dialog.ssd-q1.forecast-prefix-name"  # the only one that names a folder
 LORA = "dialog.engine.model.binary.lora.adapters"
 GENIE, KEY_OF_ALL = "libGenie.so", b"spill-fill-bufsize"
 SYSTEM = "libQnnSystem.so"
+MACHINES = (EM_AARCH64, EM_X86_64, EM_QDSP6)
 # Libraries that an app has to bring along, by their first letters.
 SHIPPED = re.compile(r"lib(Qnn|Genie|LiteRt|c\+\+_shared)")
 # Files with texts for chats, as qai-hub-models, GenieX and GenieAPIService have them.
@@ -291,8 +293,8 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     library_keys = find_keys(libraries.genie, document) if libraries and libraries.genie else None
     faults = [(config.name, fault) for fault in check_keys(document, library_keys or frozenset())]
     tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
-    prefix_key, prefix = "forecast-prefix-name", find_section(document, (DIALOG, "ssd-q1"))
-    reader.find(f"dialog.ssd-q1.{prefix_key}", prefix.get(prefix_key))
+    prefix = find_section(document, (DIALOG, "ssd-q1"))
+    reader.find(PREFIX_KEY, prefix.get(PREFIX_KEY.rpartition(".")[2]))
     table = reader.find("dialog.embedding.lut-path", reader.word(document, "embedding", "lut-path"))
     strange: list[str] = []
     if library_keys is not None:
@@ -371,6 +373,13 @@ def describe_damage(file: FileFacts) -> str:
     """Return why a library cannot be loaded, "" if it can."""
     if file.defect:
         return file.defect_why or file.defect.value
+    if file.elf and file.machine not in MACHINES:
+        return f"it is for {name_machine(file.elf.machine)}, for which there is no QNN"
+    named = file.qnn_name.hexagon
+    if file.elf and file.machine == EM_QDSP6 and file.qnn_name.is_htp_skel:
+        actual = f"{file.elf.hexagon_version:x}"
+        if actual != named:
+            return f"it is for Hexagon V{actual}, and its name says V{named}"
     checksum = file.elf.checksum if file.elf else None
     if checksum and checksum.is_wrong:
         changed = "it was stripped" if checksum.is_stripped else "it was changed"
@@ -475,8 +484,7 @@ class FolderReader:
                 self.empty_files.append((path.name, reason))
                 return None
             return path
-        # A prefix of the dialogs ssd-q1 is a folder.
-        if path.is_dir():
+        if path.is_dir() and key == PREFIX_KEY:
             if not any(path.iterdir()):
                 self.empty_files.append((path.name, "the folder has no file"))
         else:
@@ -630,6 +638,8 @@ def find_other_name(path: Path) -> str:
     name differs in the case of letters. "" if there is neither."""
     if path.is_symlink():
         return f"; it is a link to {path.readlink()}, which is missing"
+    if path.is_dir():
+        return "; it is a folder"
     names = (each.name for each in path.parent.iterdir()) if path.parent.is_dir() else ()
     other_name = next((name for name in names if name.lower() == path.name.lower()), "")
     return other_name and f"; the folder has {other_name}"

@@ -58,6 +58,7 @@ FOLDERS.each(
     QNN988=genie_graphs.see_other_model,
     QNN989=genie_graphs.see_unknown_alphas,
     QNN990=genie_graphs.see_strange_numbers,
+    QNN991=genie_graphs.see_wrong_types,
 )
 
 
@@ -238,6 +239,17 @@ def see_special_tokens(folder: GenieFolder) -> Iterator[Seen]:
             is_beyond = isinstance(vocabulary, int) and number >= vocabulary
             if is_beyond or (special and number not in special):
                 yield seen(f"dialog.context.{key}", folder.config_file, number=number)
+
+
+@FOLDERS.check("QNN992")
+def see_no_eos(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a configuration in which nothing ends an answer: -1 is no token."""
+    context = folder.section("context")
+    eos = context.get("eos-token")
+    numbers = [*(eos if isinstance(eos, list) else [eos]), context.get("eot-token", -1)]
+    is_none = all(isinstance(number, int) and number < 0 for number in numbers)
+    if is_none and not folder.section().get("stop-sequence"):
+        yield seen("dialog.context.eos-token", folder.config_file, number=numbers[0])
 
 
 @FOLDERS.check("QNN961")

@@ -17,7 +17,7 @@ from ci.inspect.genie import ENGINE, GenieFolder, GenieKeys, find_section, measu
 from ci.report.text import name_some
 from provisioning.doctor.registry import Seen, seen
 from provisioning.doctor.survey.context_binaries import SCALE_TOLERANCE, Graph, TensorSpec
-from provisioning.elf.facts import MACHINE_NAMES
+from provisioning.elf.facts import name_machine
 from provisioning.manifest.reader import read_policy
 
 CACHE = re.compile(r"past_(key|value)_(\d+)_(in|out)")
@@ -26,6 +26,7 @@ MOST_NAMED, HTP, LOGITS = 4, "libQnnHtp.so", "logits"
 MOST_ADDRESSED = 1 << 32
 # Models have unused rows in their vocabulary: of published ones, at most 1 %.
 LEAST_USED = 0.9
+OF_IDS = ("int32", "uint32")
 LEAST_CHUNK = 32  # tokens; smaller graphs are those for single tokens or for drafts
 # Tensors that Genie computes, by the first words of their names.
 OF_GENIE = (
@@ -227,8 +228,8 @@ def see_other_machine(folder: GenieFolder) -> Iterator[Seen]:
         yield seen(
             name,
             where,
-            machine=MACHINE_NAMES.get(machine, f"machine {machine}"),
-            usual=MACHINE_NAMES.get(usual, f"machine {usual}"),
+            machine=name_machine(machine),
+            usual=name_machine(usual),
         )
 
 
@@ -293,6 +294,16 @@ def see_unknown_alphas(folder: GenieFolder) -> Iterator[Seen]:
         for alpha in alphas if isinstance(alphas, list) else ():
             if taken and isinstance(alpha, str) and alpha not in taken:
                 yield seen(f"alphas of {adapter.get('name')}", folder.config_file, tensor=alpha)
+
+
+def see_wrong_types(folder: GenieFolder) -> Iterator[Seen]:
+    """Report token ids of another type than int32, as Genie writes them."""
+    for binary in folder.binaries:
+        for graph in binary.graphs:
+            for port in graph.inputs:
+                if port.name == "input_ids" and port.dtype not in OF_IDS:
+                    yield seen(port.name, binary.name, graph=graph.name, dtype=port.dtype)
+                    return
 
 
 def see_strange_numbers(folder: GenieFolder) -> Iterator[Seen]:

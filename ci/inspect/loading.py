@@ -14,6 +14,7 @@ from ci.inspect.bundle_faults import (
     list_library_faults,
     list_missing_companions,
     list_missing_libraries,
+    list_uncompiled,
     list_warnings,
 )
 from ci.inspect.compat import Answer, Verdict, judge_compat
@@ -96,6 +97,7 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
     models = choose_models(bundle)
     lacking = [kind for kind in PARTS if kind not in models]
     faults = [*list_header_faults(bundle), *list_missing_companions(bundle)]
+    faults += list_uncompiled(bundle)
     parts = judge_parts(path) if answers and not lacking else PartsAnswer()
     faults += parts.faults
     if answers:

@@ -64,7 +64,8 @@ PIECES = 1  # the field of sentencepiece's ModelProto that lists its pieces
 PIECE_TEXT, PIECE_KIND, CONTROL = 1, 3, 3  # the fields of a piece; control is its kind
 # What LiteRT-LM passes on to each model, and what it takes from it, by the names that it looks up
 # (the structs *Signatures). Releases until summer 2025 have the second name where there are two.
-EMBEDDINGS = ("embeddings", "input_embeds", "embeds")
+# The input of the decoder for embeddings, with the name that the output of the embedder has.
+TABLES: Mapping[str, str] = {"embeddings": "embeddings", "input_embeds": "embeds"}
 NEEDED_INPUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "embedder": (("token_ids", "tokens"),),
     "cache_update": (("input_pos",),),
@@ -450,11 +451,18 @@ def check_signatures(bundle: BundleFile, main: str, suffix: str, prefix: str) ->
     for port in method.inputs:
         if port.name not in separate:
             _compare(bundle, port, {**computed, **caches}, main)
-    if embedding is None or embedding.name not in EMBEDDINGS:
+    if embedding is None or embedding.name not in TABLES:
         raise FailedError(
-            f"{main} of {bundle.name} has no input {EMBEDDINGS[0]}",
+            f"{main} of {bundle.name} has no input embeddings",
             why="LiteRT-LM passes the embeddings of the tokens on by this name",
             fix="convert the model with an external embedder",
+        )
+    needed = TABLES[embedding.name]
+    if needed not in (names := [port.name for port in graphs["embedder"].outputs]):
+        raise FailedError(
+            f"{bundle.name}: {keys['embedder']} has no output {needed}",
+            why=f"LiteRT-LM looks it up by this name; there are {', '.join(names) or 'none'}",
+            fix="convert decoder and embedder again, with one release of litert-torch",
         )
     results = {port.name: port for port in method.outputs}
     for port in graphs["cache_update"].inputs:

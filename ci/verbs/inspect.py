@@ -12,7 +12,7 @@ import msgspec
 
 from ci.inspect.app_verdicts import check_app
 from ci.inspect.files import Inspected, Inspection, Library, inspect_file
-from ci.inspect.genie import find_config, read_genie
+from ci.inspect.genie import CONFIG, find_config, read_genie
 from ci.inspect.genie_verdict import check_genie
 from ci.inspect.litert_libraries import describe_releases
 from ci.inspect.loading import judge_bundle, judge_program
@@ -193,6 +193,15 @@ def describe_socs(names: Sequence[str], *, is_alone: bool) -> Outcome:
     )
 
 
+def find_inner_folder(path: Path) -> Path | None:
+    """Return the only folder below ``path`` that is one for Genie, as archives are unpacked twice;
+    None if there is none, or if there are several."""
+    folders = [
+        each for each in sorted(path.iterdir()) if each.is_dir() and (each / CONFIG).is_file()
+    ]
+    return folders[0] if len(folders) == 1 else None
+
+
 def judge_file(
     path: Path, runtime: str | None, names: Sequence[str], progress: Progress, *, strict: bool
 ) -> Outcome:
@@ -209,6 +218,12 @@ def judge_file(
                 "a folder for Genie is judged for one --soc", fix="pass them one by one"
             )
         return check_genie(read_genie(path, config, "".join(socs), runtime or ""), strict=strict)
+    if path.is_dir() and (inner := find_inner_folder(path)):
+        raise UsageError(
+            f"{path} has no configuration of Genie",
+            why=f"the folder {inner.name} in it has one",
+            fix=f"pass {inner}",
+        )
     is_program = path.is_file() and not path.name.lower().endswith(APPS)
     inspected = inspect_file(path) if is_program else None
     if inspected and inspected.kind == "package" and path.suffix.lower() in OF_LITERT_LM:

@@ -75,6 +75,7 @@ def make_part(
     hidden_scale: float = 0,
     has_logits: bool = True,
     new_rows: int = 0,
+    id_type: int = INT32,
     **how: Any,
 ) -> bytes:
     """A context binary with the graphs of part ``number`` of two.
@@ -86,7 +87,7 @@ def make_part(
     inputs, and ``scales`` the scales of all caches that differ from the usual. ``layer`` is the
     number of the layer, by default that of the part, and ``hidden_scale`` quantizes what the parts
     pass on. ``new_rows`` is the number of
-    new keys and values, if it is not that of the tokens.
+    new keys and values, if it is not that of the tokens, and ``id_type`` the type of token ids.
     """
     ports = {}
     for kind, tokens in kinds.items():
@@ -106,7 +107,7 @@ def make_part(
             f"past_key_{layer}_out": Port((count, 1, HEAD, rows), UFIXED8, result_scale),
             f"past_value_{layer}_out": Port((count, 1, rows, HEAD), UFIXED8, result_scale),
         }
-        ids = {"inputs_embeds": first} if first else {"input_ids": Port((1, tokens), INT32)}
+        ids = {"inputs_embeds": first} if first else {"input_ids": Port((1, tokens), id_type)}
         takes |= ids if number == 1 else {"hidden": passed or (1, tokens, hidden)}
         if number == 1:
             gives["hidden"] = passed or (1, tokens, HIDDEN)

@@ -58,7 +58,8 @@ EMBEDDING = {
     "datatype": "ufixed16",
 }
 EMBEDS = Port((1, 128, HIDDEN))
-UFIXED16 = 0x0416
+UFIXED16, INT64 = 0x0416, 0x0064
+EM_ARM = 40
 PREFIX, CACHES, SKEL = "forecast-prefix", "kv-cache.primary.qnn-htp", "libQnnHtpV75Skel.so"
 POINTER = "version https://git-lfs.github.com/spec/v1\nsize 73400320\n"
 
@@ -292,10 +293,10 @@ def of_the_host(folder: Path, _: dict[str, Any]) -> None:
     of_another_machine(folder / "libGenie.so")
 
 
-def of_another_machine(path: Path) -> None:
-    """A library is for x86-64."""
+def of_another_machine(path: Path, machine: int = EM_X86_64) -> None:
+    """A library is for another machine."""
     data = bytearray(path.read_bytes())
-    data[18:20] = EM_X86_64.to_bytes(2, "little")
+    data[18:20] = machine.to_bytes(2, "little")
     path.write_bytes(data)
 
 
@@ -740,6 +741,48 @@ GENIE |= {
         FITS,
         {"QNN990": "dialog.sampler.top-p is 95, and usually 0 to 1"},
     ),
+    "nothing that ends": Row(
+        "ai-hub-models 143",
+        put("context eos-token", -1),
+        [],
+        FITS,
+        {"QNN992": "dialog.context.eos-token is -1, which is no token"},
+    ),
+    "ids of 64 bits": Row(
+        "ai-hub-models 332",
+        lambda folder, _: write_first(folder, id_type=INT64),
+        [],
+        WRONG,
+        {"QNN991": "input_ids of prompt_ar128_cl1024_1_of_2 is int64"},
+    ),
+    "a renamed skel": Row(
+        "ai-hub-apps 148",
+        both(libraries(), lambda folder, _: (folder / SKEL).write_bytes(skel(SKEL, 0x79))),
+        [],
+        WRONG,
+        {"QNN983": "it is for Hexagon V79, and its name says V75"},
+    ),
+    "an empty library": Row(
+        "ai-hub-apps 148",
+        both(libraries(), lambda folder, _: (folder / SKEL).write_bytes(b"")),
+        [],
+        WRONG,
+        {"QNN983": "libQnnHtpV75Skel.so cannot be loaded: empty"},
+    ),
+    "a folder as tokenizer": Row(
+        "ai-hub-apps 129",
+        both(lambda folder, _: (folder / "tok").mkdir(), put("tokenizer path", "tok")),
+        [],
+        WRONG,
+        {"QNN951": "tok is missing; dialog.tokenizer.path names it; it is a folder"},
+    ),
+    "the first part twice": Row(
+        "ai-hub-apps 148",
+        lambda folder, _: (folder / PARTS[1]).write_bytes(make_part(1)),
+        [],
+        WRONG,
+        {"QNN986": "model_part_2_of_2.bin is part 2 of 2 by its name, and part 1 by its graphs"},
+    ),
     "graphs for prompts only": Row(
         "ai-hub-apps 150",
         parts(kinds=PROMPT),
@@ -1016,6 +1059,24 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
         ["--runtime-dir", "no_dsp"],
         "no_dsp has no libQnnHtpV75Stub.so",
     ),
+    "a decoder that is not compiled": (
+        "LiteRT-LM 1472",
+        lambda: make_tiny(auxiliary=make_compiled_decoder()),
+        ["--soc", "SM8650"],
+        "the decoder is not compiled for the NPU, and tf_lite_aux is",
+    ),
+    "an embedder of another release": (
+        "LiteRT-LM 1472",
+        compiled(embedder=rename("embedder", b"embeddings", b"embeds_old")),
+        ["--soc", "SM8650"],
+        "prefill_embedder_8 has no output embeddings",
+    ),
+    "libraries for 32 bits": (
+        "LiteRT-LM 1377",
+        compiled(),
+        ["--runtime-dir", "narrow"],
+        "in narrow cannot be loaded: it is for arm, for which there is no QNN",
+    ),
     "no library of QNN": (
         "flutter_gemma 293",
         compiled(),
@@ -1057,6 +1118,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     no_dsp = {name: data for name, data in whole.items() if "V75" not in name}
     write_alone(tmp_path / "no_dsp", no_dsp)
     write_alone(tmp_path / "only_litert", of_litert)
+    write_alone(tmp_path / "narrow", whole)
+    for name in whole:
+        if "Skel" not in name:
+            of_another_machine(tmp_path / "narrow" / name, EM_ARM)
     write_alone(tmp_path / "stripped", {**whole, SKEL: skel(SKEL, 0x75, stripped=True)})
     return tmp_path
 
@@ -1115,6 +1180,14 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
         compiled(metadata=LLM + b"\x3a\x12{% for m in ms %}m"),
         "the chat template has 1 of for, and 0 of endfor",
     ),
+    "two start tokens": (
+        compiled(metadata=LLM + b"\x3a\x0a<s>{{ m }}"),
+        "the chat template writes the start token <s>, and LiteRT-LM adds it, too",
+    ),
+    "a drafter without its graphs": (
+        lambda: sections(drafter={"model_type": "tf_lite_mtp_drafter"}),
+        "it has tf_lite_mtp_drafter, and no tf_lite_mtp_aux",
+    ),
     "a start of two tokens": (
         compiled(metadata=b"\x0a\x06\x0a\x04\x0a\x02\x01\x00" + LLM[7:]),
         "the start token is 2 ids: 1, 0",
@@ -1160,6 +1233,15 @@ def test_a_bundle_that_loads_and_is_not_right_is_warned_of(
     assert main(["inspect", str(path), "--soc", "SM8650", "--json"]) == ExitCode.OK
     answer = json.loads(capsys.readouterr().out)
     assert (answer["verdict"], [row["what"] for row in answer["warnings"]]) == ("yes", [text])
+
+
+def test_a_folder_that_was_unpacked_twice_names_the_inner_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "outer").mkdir()
+    make_genie(tmp_path / "outer" / "llama_genie")
+    assert main(["inspect", str(tmp_path / "outer"), "--soc", "SM8650"]) == ExitCode.USAGE
+    assert "the folder llama_genie in it has one" in capsys.readouterr().err
 
 
 def test_an_archive_is_no_bundle(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
