@@ -39,7 +39,6 @@ BLOCKS = (
     (r"\{%-?\s*if\b", r"\{%-?\s*endif\b"),
     (r"\{%-?\s*macro\b", r"\{%-?\s*endmacro\b"),
     (r"\{%", r"%\}"),
-    (r"\{\{", r"\}\}"),
 )
 USUAL_TOKENS = 4096  # without max_num_tokens (EngineSettings::MaybeUpdateAndValidate)
 DRAFTER, DRAFTER_AUX = "tf_lite_mtp_drafter", "tf_lite_mtp_aux"
@@ -50,6 +49,7 @@ COMPANIONS = (
     ("tf_lite_audio_encoder_hw", "tf_lite_audio_adapter", "'TF_LITE_AUDIO_ADAPTER not found'"),
     ("tf_lite_audio_adapter", "tf_lite_audio_encoder_hw", "'TF_LITE_AUDIO_ENCODER_HW not found'"),
     (DRAFTER_AUX, DRAFTER, "nothing is drafted"),
+    (DRAFTER, DRAFTER_AUX, "on the NPU, LiteRT-LM computes masks and rotations of drafts with it"),
 )
 DSP_PART = re.compile(r"libQnnHtpV\d+(Stub|Skel)\.so")
 QNN_HTP, LAYERED_EMBEDDER = "libQnnHtp.so", "tf_lite_per_layer_embedder"
@@ -147,13 +147,6 @@ def list_faults(file: BundleFile) -> Iterator[BundleFault]:
             "it belongs to another model, so that prompts and answers are noise",
             "pack the bundle again with the embedder of its model",
         )
-    for reason in list_cache_faults(file):
-        yield BundleFault(
-            reason,
-            "LiteRT-LM copies the numbers as they are, so that keys and values are wrong",
-            "convert and compile all signatures again, in one run",
-        )
-        return
 
 
 def list_cache_faults(file: BundleFile) -> Iterator[str]:
@@ -209,6 +202,13 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
             "prompts begin without it, or with several tokens instead",
             "pack the bundle again with the start token of its model",
         )
+    for reason in list_cache_faults(file):
+        yield BundleFault(
+            reason,
+            "if LiteRT-LM copies the numbers as they are, keys and values are wrong",
+            "convert and compile all signatures again, in one run",
+        )
+        break
     chosen, *ignored = list_tokenizers(file.bundle)
     for section in ignored:
         yield BundleFault(
@@ -216,13 +216,6 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
             f"LiteRT-LM takes the first of these, with {tokens.count} tokens; the other one has"
             f" {file.list_tokens_of(section).count}",
             "pack the bundle again with the tokenizer of its model alone",
-        )
-    kinds = {name_model(section) for section in file.bundle.sections if section.model}
-    if DRAFTER in kinds and DRAFTER_AUX not in kinds:
-        yield BundleFault(
-            f"it has {DRAFTER}, and no {DRAFTER_AUX}",
-            "on the NPU, LiteRT-LM computes masks and rotations of drafts with it",
-            f"pack the bundle again with {DRAFTER_AUX}, or without the drafter",
         )
     for signature, method in file.signatures[MAIN].items():
         if file.is_compiled and not method.partitions:
@@ -289,7 +282,7 @@ def list_token_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[Bu
                 "each conversation begins with two of them: worse answers",
                 "leave it out of the template, or of start_token",
             )
-    yield from list_template_warnings(tokens, metadata.template)
+    yield from list_template_warnings(tokens, metadata)
 
 
 def name_token(tokens: TokenList, number: int) -> str:
@@ -298,9 +291,10 @@ def name_token(tokens: TokenList, number: int) -> str:
     return f"{number} ({text!r})" if text else str(number)
 
 
-def list_template_warnings(tokens: TokenList, template: str) -> Iterator[BundleFault]:
+def list_template_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[BundleFault]:
     """Yield what does not work in the texts for chats: tokens of another model, and methods that
     LiteRT-LM's engine for templates, minijinja, does not have."""
+    template = metadata.template
     strange = [text for text in CHAT_TOKEN.findall(template) if text not in tokens]
     if tokens.special_ids and strange:
         yield BundleFault(
@@ -318,7 +312,8 @@ def list_template_warnings(tokens: TokenList, template: str) -> Iterator[BundleF
                 "copy the template of the model again",
             )
             return
-    if method := TEMPLATE_METHOD.search(template):
+    method = TEMPLATE_METHOD.search(template)
+    if method and metadata.is_generic:
         yield BundleFault(
             f"the chat template calls {method[0].strip('(')}",
             "LiteRT-LM's templates have no such method, except for models that it knows:"
@@ -333,8 +328,8 @@ def show_pattern(pattern: str) -> str:
     return word[0] if word else pattern.replace("\\", "")
 
 
-def list_missing_companions(bundle: Bundle) -> Iterator[BundleFault]:
-    """Yield the models that others need, and that a bundle lacks."""
+def list_missing_embedders(bundle: Bundle) -> Iterator[BundleFault]:
+    """Yield the embedder per layer that a decoder needs, and that a bundle lacks."""
     kinds = {name_model(section) for section in bundle.sections if section.model}
     decoders = [each.model for each in bundle.sections if each.model and name_model(each) == MAIN]
     ports = [port for each in decoders for method in each.methods for port in method.inputs]
@@ -344,6 +339,12 @@ def list_missing_companions(bundle: Bundle) -> Iterator[BundleFault]:
             "'TF_LITE_PER_LAYER_EMBEDDER not found'",
             f"pack the bundle again with {LAYERED_EMBEDDER}",
         )
+
+
+def list_missing_companions(bundle: Bundle) -> Iterator[BundleFault]:
+    """Yield the models for pictures, sound and drafts that others need, and that a bundle lacks.
+    Texts do not need them."""
+    kinds = {name_model(section) for section in bundle.sections if section.model}
     for kind, needed, consequence in COMPANIONS:
         if kind in kinds and needed not in kinds:
             yield BundleFault(

@@ -22,7 +22,7 @@ from msgspec import Struct
 from ci.inspect.apps import find_texts
 from ci.inspect.compat import Runtime
 from ci.inspect.files import describe_runtime, read_runtime
-from ci.llm.tokenizers import CHAT_TOKEN, find_ends_of_turn, list_token_ids
+from ci.llm.tokenizers import CHAT_TOKEN, find_ends_of_turn, list_token_ids, list_token_texts
 from provisioning.console.command import user_path
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary, Graph
@@ -143,7 +143,7 @@ def measure_graph(graph: Graph) -> tuple[int, int] | None:
 class Tokenizer:
     """A tokenizer.json of Hugging Face: the smallest size of a vocabulary with all of its ids, the
     ids of its special tokens, and those that end a turn, with their texts. ``special_texts`` are
-    the texts of all tokens that were added to its vocabulary."""
+    the texts of those that look like tokens of a chat."""
 
     vocabulary: int
     special_ids: frozenset[int]
@@ -557,7 +557,7 @@ class FolderReader:
             max(numbers) + 1,
             special_numbers,
             tuple(find_ends_of_turn(texts)),
-            frozenset(texts.values()),
+            frozenset(filter(CHAT_TOKEN.fullmatch, list_token_texts(document).values())),
         )
 
     def read_devices(self, word: Any) -> Iterator[HtpDevice]:
@@ -626,7 +626,7 @@ def find_strange_tokens(folder: Path, tokenizer: Tokenizer | None) -> Iterator[t
     """Yield the files with texts for chats that write a token which the tokenizer does not have,
     each with the first such token."""
     known = tokenizer.special_texts if tokenizer else frozenset()
-    for path in (folder / name for name in TEMPLATES if known):
+    for path in (folder / name for name in TEMPLATES if tokenizer):
         if path.is_file() and path.stat().st_size <= MOST_CONFIG_BYTES:
             tokens = CHAT_TOKEN.findall(read_text(path, "replace", MOST_CONFIG_BYTES))
             if token := next((each for each in tokens if each not in known), ""):

@@ -13,6 +13,7 @@ from ci.inspect.bundle_faults import (
     list_header_faults,
     list_library_faults,
     list_missing_companions,
+    list_missing_embedders,
     list_missing_libraries,
     list_uncompiled,
     list_warnings,
@@ -96,7 +97,7 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
     ]
     models = choose_models(bundle)
     lacking = [kind for kind in PARTS if kind not in models]
-    faults = [*list_header_faults(bundle), *list_missing_companions(bundle)]
+    faults = [*list_header_faults(bundle), *list_missing_embedders(bundle)]
     faults += list_uncompiled(bundle)
     parts = judge_parts(path) if answers and not lacking else PartsAnswer()
     faults += parts.faults
@@ -118,7 +119,7 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
         tuple(answers),
         tuple(lacking),
         tuple(faults),
-        parts.warnings,
+        (*list_missing_companions(bundle), *parts.warnings),
         parts.open_question,
     )
     return Outcome(_render_bundle(judged), msgspec.to_builtins(judged), CODES[verdict])

@@ -52,12 +52,13 @@ OF_MODELS = (MODEL, SECTIONS[WEIGHTS_SECTION], SENTENCEPIECE, HUGGING_FACE)
 REPEATED = ("nothing", "binary data", "deprecated data")
 PREFILL, DECODE = "prefill", "decode"
 PREFILL_SIZE = re.compile(r"prefill_(\d+)")
+OF_SEVERAL_CONTEXTS = re.compile(r"(prefill_\d+|decode)_cache_\d+")
 CACHE = re.compile(r"kv_cache_([kv])_(\d+)")
 SLICE, CACHE_PREFIX, PER_LAYER = "kv_slice_", "kv_cache_", "per_layer"
 # Fields of LlmMetadata. Those of OF_TOKENS are tokens, and OF_TEMPLATES are texts for chats.
 START, STOPS, MOST_TOKENS, SUPPRESSED, PADDING = 1, 2, 5, 9, 13
 OF_TOKENS = (START, STOPS, PADDING)
-OF_TEMPLATES = (3, 7)
+OF_TEMPLATES, MODEL_TYPE, GENERIC = (3, 7), 6, 1
 MOST_METADATA, MOST_TOKENIZER, MOST_CHUNK = 16 << 20, 256 << 20, 1 << 16
 COPY_BYTES = 1 << 20
 PIECES = 1  # the field of sentencepiece's ModelProto that lists its pieces
@@ -115,7 +116,8 @@ class LlmMetadata:
     largest number of tokens of a conversation, 0 if it is not stated. ``ids`` are all ids that it
     names, also those that are never generated, and ``sequences`` those of its stops that are
     several ids, which must be generated one after another. ``template`` are its texts for chats,
-    and ``suppressed`` the tokens that are never generated."""
+    and ``suppressed`` the tokens that are never generated. Of a model that LiteRT-LM does not know
+    by name, it ``is_generic``."""
 
     start: tuple[int, ...] | str = ()
     stops: tuple[int | str, ...] = ()
@@ -124,6 +126,7 @@ class LlmMetadata:
     sequences: tuple[tuple[int, ...], ...] = ()
     template: str = ""
     suppressed: tuple[int, ...] = ()
+    is_generic: bool = True
 
 
 @dataclass(frozen=True)
@@ -356,6 +359,11 @@ def list_signatures(model: Program | None) -> dict[str, Method]:
 def find_chunks(name: str, signatures: Mapping[str, Mapping[str, Method]]) -> tuple[int, ...]:
     """Return the numbers of tokens that the prefill signatures take, the largest first. Raises
     FailedError if the decoder has none, or no decode signature."""
+    if several := [key for key in signatures[MAIN] if OF_SEVERAL_CONTEXTS.fullmatch(key)]:
+        raise UsageError(
+            f"{name} has signatures for several lengths of a context: {several[0]}",
+            why="LiteRT-LM chooses among them, which is not supported here",
+        )
     matches = filter(None, map(PREFILL_SIZE.fullmatch, signatures[MAIN]))
     sizes = sorted({int(match[1]) for match in matches}, reverse=True)
     chunks = tuple(size for size in sizes if 1 < size <= MOST_CHUNK)
@@ -635,7 +643,7 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
     ids: list[int] = []
     sequences: list[tuple[int, ...]] = []
     suppressed: list[int] = []
-    most_tokens, template = 0, ""
+    most_tokens, template, is_generic = 0, "", True
     try:
         for number, value in list_fields(data):
             if number in OF_TOKENS and isinstance(value, bytes):
@@ -650,6 +658,8 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
                 suppressed += list_ids(value)
             elif number == MOST_TOKENS and isinstance(value, int):
                 most_tokens = value
+            elif number == MODEL_TYPE and isinstance(value, bytes):
+                is_generic = [kind for kind, _ in list_fields(value)] in ([], [GENERIC])
             elif number in OF_TEMPLATES and isinstance(value, bytes):
                 template += value.decode("utf-8", "replace")
     except (ValueError, IndexError) as error:
@@ -662,6 +672,7 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
         tuple(sequences),
         template,
         tuple(suppressed),
+        is_generic,
     )
 
 

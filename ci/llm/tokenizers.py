@@ -344,8 +344,8 @@ def list_special_ids(document: Mapping[str, Any]) -> frozenset[int]:
 
 
 # What special tokens look like: <eos>, [INST], <|im_end|>, </s>.
-# Those of chats have these forms only, since templates also have tags of HTML.
-CHAT_TOKEN = re.compile(r"<\|[a-z_]+\|?>|<(?:start|end)_of_[a-z]+>|\[/?[A-Z_]{3,}\]")
+# Those of chats, without [INST] of Llama 2, which is ordinary text there, and tags of tools.
+CHAT_TOKEN = re.compile(r"<\|[a-z_]+\|?>|<(?:start|end)_of_[a-z]+>")
 MARKER = re.compile(r"(<[^<>\s]+>|\[[A-Z_/]+\])")
 # The tokens with which chat models end a turn: of Llama 3, Qwen, Gemma, Phi and GLM, LFM2, and
 # Gemma 4. A base model may have them, too, and does not generate them.

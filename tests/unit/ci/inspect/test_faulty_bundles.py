@@ -1011,12 +1011,6 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
         ["--soc", "SM8650"],
         "a model has the type aux",
     ),
-    "keys of two calibrations": (
-        "LiteRT-LM 3508",
-        lambda: make_tiny(decoder=make_compiled_decoder(encode_slices)),
-        ["--soc", "SM8650"],
-        "kv_slice_k_0 of decode is float32 with the scale 0.25 and zero point -3, and",
-    ),
     "the embedder of another model": (
         "LiteRT-LM 1472",
         compiled(embedder=cut_table(20)),
@@ -1028,12 +1022,6 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
         lambda: make_tiny(auxiliary=None),
         ["--soc", "SM8650"],
         "it has no tf_lite_aux",
-    ),
-    "pictures without their adapter": (
-        "LiteRT 5499",
-        lambda: sections(auxiliary={}, vision={"model_type": "tf_lite_vision_encoder"}),
-        ["--soc", "SM8650"],
-        "it has tf_lite_vision_encoder, and no tf_lite_vision_adapter",
     ),
     "a tokenizer that is not packed": (
         "litert-torch 960",
@@ -1179,6 +1167,17 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a template that does not end": (
         compiled(metadata=LLM + b"\x3a\x12{% for m in ms %}m"),
         "the chat template has 1 of for, and 0 of endfor",
+    ),
+    "keys of two calibrations": (
+        lambda: make_tiny(decoder=make_compiled_decoder(encode_slices)),
+        (
+            "kv_slice_k_0 of decode is float32 with the scale 0.25 and zero point -3, and"
+            " kv_cache_k_0 float32"
+        ),
+    ),
+    "pictures without their adapter": (
+        lambda: sections(vision={"model_type": "tf_lite_vision_encoder"}),
+        "it has tf_lite_vision_encoder, and no tf_lite_vision_adapter",
     ),
     "two start tokens": (
         compiled(metadata=LLM + b"\x3a\x0a<s>{{ m }}"),

@@ -58,6 +58,11 @@ def add_layers(method: Method) -> Method:
     return replace(method, inputs=(*method.inputs, port))
 
 
+def name_context(method: Method) -> Method:
+    """A signature names the length of its context, of which there are several."""
+    return replace(method, name=f"{method.name}_cache_64")
+
+
 def shorten_caches(method: Method) -> Method:
     """The second layer has a sliding window of 16 tokens."""
     ports = []
@@ -77,6 +82,10 @@ WRONG: dict[str, tuple[Callable[[], bytes], str]] = {
     "a ring buffer": (
         lambda: make_tiny(decoder=make_compiled_decoder(shorten_caches)),
         "has caches of 16, 64 tokens",
+    ),
+    "contexts of several lengths": (
+        lambda: make_tiny(decoder=make_compiled_decoder(name_context)),
+        "has signatures for several lengths of a context: prefill_8_cache_64",
     ),
     "no bundle": (lambda: b"x" * 100, "is not a bundle of LiteRT-LM"),
     "without auxiliary graphs": (lambda: make_tiny(auxiliary=None), "has no auxiliary graphs"),
