@@ -650,8 +650,9 @@ def is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-OF_DRAFTS = {"draft", "secondary"}
-OF_TWO_ENGINES = {"spd", "kv-share", "eaglet"}
+OF_DRAFTS = ("draft", "secondary")
+# Tuples, since a document may have a list instead of a text.
+OF_TWO_ENGINES = ("spd", "kv-share", "eaglet")
 NEEDED_SECTIONS = {"context", "tokenizer", "backend", "model"}
 TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int, float),

@@ -198,9 +198,9 @@ def see_missing_end(folder: GenieFolder) -> Iterator[Seen]:
     context = folder.section("context")
     eos, sequences = context.get("eos-token"), folder.section().get("stop-sequence")
     numbers = [*(eos if isinstance(eos, list) else [eos]), context.get("eot-token")]
+    stops = [*numbers, *(sequences if isinstance(sequences, list) else [])]
     ends = folder.tokenizer.ends_of_turn if folder.tokenizer else ()
-    texts = {text for _, text in ends} & {*map(str, sequences or ())}
-    if eos is not None and ends and not texts and not {number for number, _ in ends} & {*numbers}:
+    if eos is not None and ends and not any(each in stops for end in ends for each in end):
         number, text = ends[0]
         yield seen("dialog.context.eos-token", folder.config_file, number=number, text=text)
 

@@ -323,7 +323,9 @@ def list_token_texts(document: Mapping[str, Any]) -> dict[int, str]:
     elif isinstance(words, list):
         texts |= {place: row[0] for place, row in enumerate(words) if isinstance(row, list) and row}
     rows = added if isinstance(added, list) else []
-    texts |= {row.get("id"): row.get("content") for row in rows if isinstance(row, dict)}
+    for row in rows:
+        if isinstance(row, dict) and isinstance(row.get("id"), int):
+            texts[row["id"]] = row.get("content")
     return {
         number: text
         for number, text in texts.items()
@@ -336,11 +338,9 @@ def list_special_ids(document: Mapping[str, Any]) -> frozenset[int]:
     that look like them."""
     added = document.get("added_tokens")
     rows = [row for row in added if isinstance(row, dict)] if isinstance(added, list) else []
-    special = {row.get("id") for row in rows if row.get("special")}
-    special |= {
-        number for number, text in list_token_texts(document).items() if MARKER.fullmatch(text)
-    }
-    return frozenset(number for number in special if isinstance(number, int))
+    special = {row["id"] for row in rows if row.get("special") and isinstance(row.get("id"), int)}
+    texts = list_token_texts(document)
+    return frozenset(special | {number for number in texts if MARKER.fullmatch(texts[number])})
 
 
 # What special tokens look like: <eos>, [INST], <|im_end|>, </s>.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +298,35 @@ def test_what_a_hostile_configuration_names_is_not_read(
     nested = "[" * 100_000
     (folder / "genie_config.json").write_text(f'{{"dialog": {nested}')
     assert judge(capsys, folder)[0] == ExitCode.FAILED
+
+
+def list_places(document: Any) -> Iterator[tuple[Any, Any]]:
+    """The objects and lists of a document, each with a key or an index of it."""
+    entries: Any = ()
+    if isinstance(document, dict):
+        entries = [*document.items()]
+    elif isinstance(document, list):
+        entries = [*enumerate(document)]
+    for key, value in entries:
+        yield document, key
+        yield from list_places(value)
+
+
+@pytest.mark.parametrize("value", [[], {}, None, 1, "x"])
+@pytest.mark.parametrize("name", ["genie_config.json", "tokenizer.json", "htp_config.json"])
+def test_a_value_of_another_type_is_judged(
+    name: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_genie(tmp_path / "bundle")
+    (folder / "tokenizer.json").write_text(json.dumps(make_tokenizer(8)))
+    original = (folder / name).read_text()
+    for number in range(len([*list_places(json.loads(original))])):
+        document = json.loads(original)
+        place, key = [*list_places(document)][number]
+        place[key] = value
+        (folder / name).write_text(json.dumps(document))
+        assert main(["inspect", str(folder), "--soc", "SM8650"]) in {
+            ExitCode.OK,
+            ExitCode.FAILED,
+            ExitCode.USAGE,
+        }, (key, capsys.readouterr().err)
