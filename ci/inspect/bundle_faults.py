@@ -367,7 +367,7 @@ def list_library_faults(runtime_name: str, hexagons: Iterable[int]) -> Iterator[
         names = [name_machine(number) for number in (machine, usual)]
         yield BundleFault(
             f"{name} in {place.name} is for {names[0]}, and the other libraries are for {names[1]}",
-            "a process loads libraries of its own machine only",
+            "a process loads only libraries for the machine it runs on",
             f"copy {name} from the folder of the SDK that the others are from",
         )
     main_build = next((qnn for name, qnn in libraries.builds if name == QNN_HTP), "")
