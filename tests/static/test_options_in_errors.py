@@ -44,6 +44,7 @@ OF_OTHER_TOOLS = {
     ("checks.toml", "--set-rpath"),
     ("errors.toml", "--api_token"),
     ("errors.toml", "--checkpoint"),
+    ("errors.toml", "--compile_no_warning_as_error"),
     ("errors.toml", "--decoder_model"),
     ("errors.toml", "--log_level"),
     ("errors.toml", "--no-as-needed"),
