@@ -3,7 +3,7 @@
 ``./nox -s test_trained`` installs packages that have weights inside (requirements.txt), writes a
 policy with data, labels and a metric for each (corpus.py), runs test-emulator and test-onnx on it,
 and prints a table: case, true verdict (truth.json), the project's, the question that it named. Ends
-with 1 if a bad or a refused case is green, or more than one good case in twenty is red.
+with 1 if a bad case is green or more than one good case in twenty is red.
 """
 
 from __future__ import annotations
@@ -87,8 +87,6 @@ def judge(case: Any, row: dict[str, Any], judged: dict[str, Any]) -> tuple[str, 
         wrong = "bad and green"
     elif verdict == truth.GOOD and not green:
         wrong = "good and red"
-    elif verdict == truth.REFUSED and green:
-        wrong = "refused and green"
     elif (verdict == truth.BAD or case.fault) and not green and named not in ("", cause):
         wrong = "another question named"
     else:
@@ -160,12 +158,10 @@ def main() -> int:
         counts[verdict] for verdict in (truth.GOOD, "good and red", "bad and green")
     )
     print(f"{counts[truth.BAD]} bad cases, {green} green; {good} good cases, {red} red")
-    refused = counts["refused and green"]
-    print(f"{counts[truth.REFUSED]} refused cases, {refused} green")
     print(f"another question named: {counts['another question named']}")
     if counts["not judged"]:
         print(f"not judged: {counts['not judged']}")
-    return int(bool(green or refused or counts["not judged"]) or red * MOST_RED > good)
+    return int(bool(green or counts["not judged"]) or red * MOST_RED > good)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from cases import LANES, OF_CALIBRATION, Case
 FILE = Path(__file__).parent / "truth.json"
 QUESTIONS = ("faithful", "quantized", "task")
 GOOD, BAD, DOUBTFUL, REFUSED = "good", "bad", "doubtful", "refused"
-COMPARED = (GOOD, BAD, REFUSED)  # of a doubtful case, no verdict can be wrong
+# Of another case, no verdict can be wrong: the project may prepare a model that the script's calls
+# refuse, so that the provider takes it.
+COMPARED = (GOOD, BAD)
 # dB over all samples. Most fp16 programs have 40 dB and more; a quantized one that errs as its
 # quantized model does is as near to the float model.
 FP16_DB, MARGIN_DB = 24.0, 6.0
