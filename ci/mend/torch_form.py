@@ -84,7 +84,7 @@ class TorchForm:
 
     def run_exactly(self, inputs: Arrays, fixed: Mapping[str, Array]) -> list[Array] | None:
         """Return what ``run`` returns, computed in float64, or None for a module that changes its
-        buffers or has graphs within its graph."""
+        buffers, has graphs within its graph, or has an operator that does not take float64."""
         nodes = self.exported.graph.nodes
         written = find_written(nodes)
         for node in nodes:
@@ -93,9 +93,12 @@ class TorchForm:
                 if node in written or isinstance(attribute, nn.Module):
                     return None
         tensors = _widen(self._make_tensors(inputs))
-        with torch.no_grad():
-            outputs = flatten_outputs(_InFloat64(self.exported, fixed).run(*copy_inputs(tensors)))
-        return [*map(tensor_to_array, outputs)]
+        try:
+            with torch.no_grad():
+                outputs = _InFloat64(self.exported, fixed).run(*copy_inputs(tensors))
+        except RuntimeError:
+            return None
+        return [*map(tensor_to_array, flatten_outputs(outputs))]
 
     def read_values(self, inputs: Arrays, names: Sequence[str]) -> dict[str, Array]:
         """Return values inside of the module for one sample."""
