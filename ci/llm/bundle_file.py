@@ -344,7 +344,7 @@ def require_single_sections(name: str, bundle: Bundle) -> None:
             what = f"{section.content}, {kind}" if kind else section.content
             raise FailedError(
                 f"{name} has two sections of the kind {what}",
-                why="LiteRT-LM takes the last one, without a word",
+                why="LiteRT-LM takes the last one, and prints no warning",
                 fix="pack it again with one; a model without `model_type` is taken as the decoder",
             )
         sections.add((section.content, kind))
