@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -65,14 +67,21 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     for extra in sorted(request.extras):
         components += target.needs.extras.get(extra, ())
     submodules = wanted_submodules(source, tuple(components))
-    # CMake names only the first group of missing submodules.
-    check_submodules(source, submodules)
-    # CMake configures with success without the SDK's headers, and only the compiler fails.
-    check_headers(environment.root(QNN_SDK))
-    # Otherwise, only the compiler reports such a name.
-    check_names(source, environment.root(QNN_SDK))
-    check_programs(target.needs.programs)
-    tag, version = probe_python(target.needs, request)
+    refusals = Refusals()
+    with refusals.collect():
+        # CMake names only the first group of missing submodules.
+        check_submodules(source, submodules)
+    with refusals.collect():
+        # CMake configures with success without the SDK's headers, and only the compiler fails.
+        check_headers(environment.root(QNN_SDK))
+        # Otherwise, only the compiler reports such a name.
+        check_names(source, environment.root(QNN_SDK))
+    with refusals.collect():
+        check_programs(target.needs.programs)
+    tag = version = ""
+    with refusals.collect():
+        tag, version = probe_python(target.needs, request)
+    refusals.require()
     variables = environment.variables
     roots = {item.name: item.root for item in environment.artifacts}
     compilers = {kind: resolve_compilers(kind, roots, variables) for kind in target.toolchains}
@@ -90,8 +99,36 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     # The build neither reads nor copies submodules that belong to none of the components.
     unneeded = frozenset(list_submodules(source)) - {*submodules}
     skip = unneeded | find_installed(source)
-    check = partial(check_fitness, environment, request, progress)
+    check = partial(check_fitness, environment, request, submodules, progress)
     return BuildJob(plan, request, inputs, skip, variables, check)
+
+
+class Refusals:
+    """The UnfitErrors of several checks, so that one message names everything that is missing."""
+
+    def __init__(self) -> None:
+        self.errors: list[UnfitError] = []
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep the UnfitError that the block raises."""
+        try:
+            yield
+        except UnfitError as error:
+            self.errors.append(error)
+
+    def require(self) -> None:
+        """Raise the only error, or one UnfitError with the first error and all others."""
+        if not self.errors:
+            return
+        first, *other_errors = self.errors
+        if not other_errors:
+            raise first
+        lines = [first.why]
+        lines += [f"also {error.what}; fix: {error.fix}" for error in other_errors]
+        raise UnfitError(
+            f"{first.what} (and {len(other_errors)} more)", why="\n    ".join(lines), fix=first.fix
+        )
 
 
 def require_same_version(python: Path, installed: str | None, checkout: str) -> None:
@@ -108,9 +145,14 @@ def require_same_version(python: Path, installed: str | None, checkout: str) -> 
         )
 
 
-def check_fitness(environment: Environment, request: BuildRequest, progress: Progress) -> None:
+def check_fitness(
+    environment: Environment,
+    request: BuildRequest,
+    submodules: tuple[str, ...],
+    progress: Progress,
+) -> None:
     """Run the doctor, unless the request disables it. Raises UnfitError with the doctor's first
-    error, if there is one."""
+    error and all others, if there are any."""
     if request.doctor:
         from provisioning.doctor.examine import examine
 
@@ -119,6 +161,8 @@ def check_fitness(environment: Environment, request: BuildRequest, progress: Pro
             environment,
             python=request.python,
             soc=request.soc,
+            # Another target of the profile may need more of them.
+            submodules=submodules,
             progress=progress,
         ).require()
 

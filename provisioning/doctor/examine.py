@@ -131,18 +131,23 @@ def examine(
     tries_device: bool = False,
     backend: Backend = Backend.HTP,
     tolerated: Collection[str] = (),
+    submodules: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Examine a profile's environment as a process in a job would see it.
 
     If ``python`` is None, the running interpreter is examined. If ``tries_device`` is true, or for
-    a ``backend`` other than HTP, the adaptor has to create a device in a separate process. Faults
-    are returned as findings; those with ids in ``tolerated`` become warnings. Raises UsageError for
-    an unknown profile or SoC, and ManifestError for a profile without a policy.
+    a ``backend`` other than HTP, the adaptor has to create a device in a separate process. Of the
+    checkout, ``submodules`` must exist; if it is None, those of all of the profile's targets.
+    Faults are returned as findings; those with ids in ``tolerated`` become warnings. Raises
+    UsageError for an unknown profile or SoC, and ManifestError for a profile without a policy.
     """
     roots = {artifact.name: artifact.root for artifact in environment.artifacts}
+    profile_request = make_request(profile, roots, environment.apply(os.environ))
+    needed = profile_request.submodules if submodules is None else tuple(sorted(submodules))
     request = replace(
-        make_request(profile, roots, environment.apply(os.environ)),
+        profile_request,
+        submodules=needed,
         python=python,
         soc=soc or None,
         tries_device=tries_device,

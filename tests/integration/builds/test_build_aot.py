@@ -98,6 +98,10 @@ def test_all_that_a_checkout_or_an_sdk_lacks_is_named_before_cmake_runs(world: B
         (world.checkout / path / "README").rename(world.folder / Path(path).name)
     data = world.refuse(3, "lacks 2 of 6 submodules: third-party/json, third-party/gflags", "aot")
     assert "submodule update --init" in data["fix"]
+    assert "also" not in data["why"]
+    bare = make_bare_python(world, "yaml.py")
+    data = world.refuse(3, r"lacks 2 of 6 submodules: .* \(and 1 more\)$", "aot", "--python", bare)
+    assert "has no module torch, torchgen; fix: " in data["why"]
     for path in ("third-party/json", "third-party/gflags"):
         (world.folder / Path(path).name).rename(world.checkout / path / "README")
     source = world.checkout / "backends/qualcomm/runtime/Graph.cpp"

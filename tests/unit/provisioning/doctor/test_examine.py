@@ -40,6 +40,7 @@ from provisioning.elf.facts import Genuine, Proof, VersionNeed
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.reader import Adoption, read_profile, read_toolchain
+from tests.stand_ins.environments import git
 from tests.unit.provisioning.doctor import cases
 
 USUAL, ANY = QnnChoice(), QnnChoice("pinned")
@@ -199,6 +200,23 @@ def test_a_tolerated_finding_is_a_warning(
     verdict = examine("emulator", environment, tolerated=("QNN505",))
     assert [finding.id for finding in verdict.findings] == ["QNN505", "QNN101"]
     assert [error.id for error in verdict.errors] == ["QNN101"]
+
+
+def test_a_build_needs_only_the_submodules_of_its_own_target(tmp_path: Path) -> None:
+    checkout = tmp_path / "executorch"
+    checkout.mkdir()
+    git(checkout, "init", "-q", "-b", "main")
+    git(checkout, "commit", "-q", "--allow-empty", "-m", "first")
+    aot = Environment("aot", (Provisioned("executorch", "1.5.1", checkout),), {})
+
+    def list_missing(submodules: tuple[str, ...] | None) -> set[str]:
+        verdict = examine("aot", aot, submodules=submodules)
+        return {finding.subject for finding in verdict.findings if finding.id == "QNN705"}
+
+    components = read_toolchain("executorch").components
+    assert list_missing(None) == {*components["adaptor"], *components["runner"]}
+    assert list_missing(("third-party/json",)) == {"third-party/json"}
+    assert list_missing(()) == set()
 
 
 UNFIT = verdict_with("QNN902")
