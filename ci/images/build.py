@@ -145,6 +145,15 @@ def _run_pip(command: Sequence[str | Path], words: Sequence[str | Path]) -> None
 
 STEP = re.compile(r"^(?:Step|STEP) (\d+)/(\d+) ?: (.*)")  # as Docker and Podman print it
 TAIL_LINES = 30
+# What to do if a step fails, by the script that it runs.
+STEP_FIXES = {
+    "packages.sh": "give the engine's build containers access to the base's package archive, or"
+    " pass --base with a local image whose apt uses an archive that they can reach"
+    " (docs/guides/docker.md#bases)",
+    "environments.sh": "remove {wheels}, so that the Python packages are downloaded again, or pass"
+    " --base with another image (docs/guides/docker.md#bases)",
+}
+OTHER_STEP_FIX = "check that the engine can start a container: `docker run --rm {base} true`"
 # 2026-01-01T00:00:00Z: the time of everything that we add to an image.
 TIME_S = 1767225600
 
@@ -224,7 +233,7 @@ def _build_one(
                 forcerm=True,
                 decode=True,
             )
-            raw_id = follow_build(answer, plan.name, progress)
+            raw_id = follow_build(answer, plan.name, base, progress)
         context.unlink()
         progress.step(f"{plan.name}: removing times and machine names from the layers")
         saved, target = Path(directory, "saved.tar"), Path(directory, "image.tar")
@@ -266,10 +275,11 @@ def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None
         )
 
 
-def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress) -> str:
-    """Show the steps of a build and return the id of its image.
+def follow_build(events: Iterable[dict[str, Any]], name: str, base: str, progress: Progress) -> str:
+    """Show the steps of a build on the image ``base``, and return the id of the new image.
 
-    Raises ToolError with the last lines of the step that failed, or StoreError if the disk is full.
+    Raises ToolError with the last lines of the step that failed and what to do, or StoreError if
+    the disk is full.
     """
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     step, image_id = "", ""
@@ -290,7 +300,7 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
             failure = ToolError(
                 f"image {name} was not built: {step or 'the build did not start'}",
                 why="\n".join([*tail, error]),
-                fix="read the last lines of that step above; the image was not tagged",
+                fix=find_step_fix(step, base),
             )
             # A full disk appears in the output of the tool that could not write, and the engine
             # only reports an exit code.
@@ -303,6 +313,13 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
             f"the container engine returned no ID for the image {name}", why="\n".join(tail)
         )
     return image_id
+
+
+def find_step_fix(step: str, base: str) -> str:
+    """Return what to do about the step of a build that failed."""
+    texts = (text for script, text in STEP_FIXES.items() if script in step)
+    text = next(texts, OTHER_STEP_FIX)
+    return text.format(base=base, wheels=store_home() / "downloads" / "wheels")
 
 
 def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:

@@ -62,7 +62,7 @@ def test_a_failing_step_is_shown_with_its_last_lines(engine: DockerClient, busyb
         decode=True,
     )
     with pytest.raises(ToolError) as caught:
-        follow_build(events, "tiny", Progress())
+        follow_build(events, "tiny", busybox, Progress())
     assert "2/2" in caught.value.what
     assert "RUN echo reason; false" in caught.value.what
     assert "reason" in caught.value.why

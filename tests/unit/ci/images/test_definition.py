@@ -254,8 +254,27 @@ def test_only_the_first_answer_of_the_container_engine_has_a_short_time_limit(
 def test_the_failing_build_step_of_docker_or_podman_is_named(words: str) -> None:
     events = [{"stream": f"{words}\n"}, {"error": "exit status 1"}]
     with pytest.raises(ToolError) as caught:
-        follow_build(events, "tiny", Progress())
+        follow_build(events, "tiny", "base", Progress())
     assert caught.value.what == f"image tiny was not built: {words}"
+
+
+@pytest.mark.parametrize(
+    ("command", "fix"),
+    [
+        ("RUN sh /opt/qnn-ci/build/packages.sh aot", "the base's package archive, or pass --base"),
+        ("RUN sh /opt/qnn-ci/environments.sh", "remove /store/downloads/wheels, so that"),
+        ("COPY python /opt/qnn-ci/locks", "start a container: `docker run --rm base true`"),
+    ],
+)
+def test_a_failing_build_step_has_a_fix_of_its_kind(
+    monkeypatch: pytest.MonkeyPatch, command: str, fix: str
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", "/store")
+    events = [{"stream": f"Step 3/9 : {command}\nE: no such host\n"}, {"error": "exit status 1"}]
+    with pytest.raises(ToolError) as caught:
+        follow_build(events, "tiny", "base", Progress())
+    assert caught.value.why == "E: no such host\nexit status 1"
+    assert fix in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -265,7 +284,7 @@ def test_the_failing_build_step_of_docker_or_podman_is_named(words: str) -> None
 def test_a_build_that_fails_on_a_full_disk_exits_with_4(printed: str, error: str) -> None:
     events = [{"stream": f"Step 1/1 : RUN dd\n{printed}\n"}, {"error": error}]
     with pytest.raises(StoreError) as caught:
-        follow_build(events, "tiny", Progress())
+        follow_build(events, "tiny", "base", Progress())
     assert caught.value.exit_code == 4
 
 
