@@ -246,7 +246,7 @@ class Reasons:
             line = f"{finding.places[0].file}:{finding.places[0].line}" if finding.places else ""
         faults = dict.fromkeys(fault.fault for fault in self.suspect_faults(finding))
         return Suspicion(
-            whole=case_result,
+            whole_result=case_result,
             first=(layer.node, layer.name.partition(" ")[0], line) if layer else ("", "", line),
             faults=tuple(faults),
             count=len(steps),
@@ -264,7 +264,7 @@ class Reasons:
         line = str(first.origin) if first.origin.line else ""
         finer = find_alternatives(self.facts.spec.scheme.base).finer
         return Suspicion(
-            whole=Result(cpu_nodes=max(delegation.fallback_nodes, len(left))),
+            whole_result=Result(cpu_nodes=max(delegation.fallback_nodes, len(left))),
             first=(first.name, "", line),
             count=len(self.facts.read_steps()),
             finer=finer.value if finer else "",

@@ -36,14 +36,14 @@ KEPT_SHARE = 0.5  # of the dB below the prediction: what a part must keep, and a
 
 @dataclass(frozen=True)
 class Suspicion:
-    """What is known of a red case before the experiments. ``whole`` is the case's own result.
-    ``first`` is the name of the first wrong layer's node, with its operator and its line, or empty.
-    ``faults`` are the known faults that may be the cause, the likeliest first. ``count`` is the
-    number of operators of the model, and ``finer`` the scheme with more bits for activations, or
-    empty. ``searches`` is whether the smallest part may be searched with many programs, as
-    localise does."""
+    """What is known of a red case before the experiments. ``whole_result`` is the case's own
+    result. ``first`` is the name of the first wrong layer's node, with its operator and its
+    line, or empty. ``faults`` are the known faults that may be the cause, the likeliest first.
+    ``count`` is the number of operators of the model, and ``finer`` the scheme with more bits for
+    activations, or empty. ``searches`` is whether the smallest part may be searched with many
+    programs, as localise does."""
 
-    whole: Result
+    whole_result: Result
     first: tuple[str, str, str] = ("", "", "")
     faults: tuple[str, ...] = ()
     count: int = 0
@@ -183,7 +183,7 @@ def diagnose(suspicion: Suspicion) -> Steps:
     """Ask for experiments, and return what they showed."""
     remedies = cast("list[RemedyChoice] | None", (yield ListRemedies()))
     if remedies is None:
-        return Diagnosis(suspicion.whole, ended=TIME_IS_UP)
+        return Diagnosis(suspicion.whole_result, ended=TIME_IS_UP)
     diagnosis = yield from find_cause(suspicion, remedies)
     if suspicion.searches and not diagnosis.ended:
         names = tuple(operator.name for operator in diagnosis.part)
@@ -201,16 +201,16 @@ def try_on_whole(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
     result = cast(Result, (yield RunPart(WHOLE, names)))
     if result.failure == TIME_IS_UP:
         return diagnosis
-    return replace(diagnosis, on_whole=(suspicion.whole, result))
+    return replace(diagnosis, on_whole=(suspicion.whole_result, result))
 
 
 def find_cause(suspicion: Suspicion, remedies: Sequence[RemedyChoice]) -> Steps:
     """Find a part that is wrong by itself, and what makes it right, with few programs."""
     is_small = suspicion.count <= SMALL
     part: Part = ()
-    before = suspicion.whole
+    before = suspicion.whole_result
     # Of a model that is refused, the whole one is tried first: what the compiler takes proves most.
-    whole_first = is_small or suspicion.whole.is_refused
+    whole_first = is_small or suspicion.whole_result.is_refused
     if not whole_first:
         part, before = yield from find_part(suspicion)
     ordered = order_remedies(remedies, suspicion, part)
@@ -246,10 +246,10 @@ def try_others(
         "list[RemedyChoice] | None",
         (yield ListRemedies(tuple(operator.name for operator in part))),
     )
-    others = [remedy for remedy in of_part or () if remedy.name not in names]
-    if not others:
+    part_remedies = [remedy for remedy in of_part or () if remedy.name not in names]
+    if not part_remedies:
         return diagnosis
-    ordered = order_remedies(others, suspicion, part)[:MOST_OF_PART]
+    ordered = order_remedies(part_remedies, suspicion, part)[:MOST_OF_PART]
     inner = yield from try_remedies(part, diagnosis.before, ordered)
     return replace(inner, tried=(*diagnosis.tried, *inner.tried))
 
@@ -258,7 +258,7 @@ def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part,
     """Return the smallest part around the first wrong layer that is wrong by itself, with its
     result. It is empty, which is the whole model, if none was found in MOST_PARTS programs. If no
     layer is known to be wrong, a small model is searched from its last operator on."""
-    no_part: tuple[Part, Result] = ((), suspicion.whole)
+    no_part: tuple[Part, Result] = ((), suspicion.whole_result)
     is_small = suspicion.count <= SMALL
     if not suspicion.divides or not (any(suspicion.first) or is_small):
         return no_part
@@ -271,14 +271,14 @@ def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part,
         first = next(reversed(operators.values()), None)
     if first is None:
         return no_part
-    wanted_db = KEPT_SHARE * excess(suspicion.whole)
+    wanted_db = KEPT_SHARE * excess(suspicion.whole_result)
     parts = list_parts(operators, first)
     if not is_small:  # of a small model, the whole is a part, too
         parts = [part for part in parts if len(part) < len(operators)]
     for count, part in enumerate(parts, 1):
         result = cast(Result, (yield RunPart(tuple(operator.name for operator in part))))
         is_wrong = not result.failure and not result.is_right
-        if suspicion.whole.is_refused:
+        if suspicion.whole_result.is_refused:
             is_wrong = result.is_refused
         if is_wrong and (result.is_refused or result.cpu_nodes or excess(result) >= wanted_db):
             return part, result
@@ -401,13 +401,13 @@ def list_partners(
     SiLU alone has 13 dB, another form of the norm alone gains nothing, and both have 48 dB."""
     if not helpful:
         return []
-    best, *others = (remedy for _, remedy in helpful)
+    best, *other_helpful = (remedy for _, remedy in helpful)
     in_vain = [
         trial.remedies[0]
         for trial in tried
         if trial.remedies[0] != best and not trial.result.failure
     ]
-    return others[:1] or in_vain[:MOST_PARTNERS]
+    return other_helpful[:1] or in_vain[:MOST_PARTNERS]
 
 
 def examine(diagnosis: Diagnosis, finer: str) -> Steps:

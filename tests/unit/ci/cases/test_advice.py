@@ -493,10 +493,10 @@ def test_a_frozen_buffer_is_named_without_experiments(tmp_path: Path) -> None:
 
 
 def test_what_the_cpu_computes_is_no_known_fault(tmp_path: Path) -> None:
-    seen: list[list[str]] = []
+    step_names: list[list[str]] = []
 
     def find_faults(steps: Sequence[Step], *_: Any, **__: Any) -> tuple[KnownFault, ...]:
-        seen.append([step.name for step in steps])
+        step_names.append([step.name for step in steps])
         return ()
 
     options = make_options(policy=read_emulator_policy(lane="onnx"), find_faults=find_faults)
@@ -515,7 +515,7 @@ def test_what_the_cpu_computes_is_no_known_fault(tmp_path: Path) -> None:
     judge_case.facts.evidence.artifact = artifact
     judge_case.facts.find_faults()
     judge_case.facts.find_faults(refused=True)
-    assert seen == [["first_out"], ["first_out", "second_out"]]
+    assert step_names == [["first_out"], ["first_out", "second_out"]]
     # What computes is named before the quantizers around it.
     (finding,) = judge_case.delegation_faults(compiled)
     assert finding.evidence.splitlines()[0].startswith("BatchNormalization second")
@@ -564,16 +564,16 @@ def test_experiments_are_made_only_for_what_is_measured_in_decibels_and_can_be_c
     figure: Figure | None, reason: str, is_asked: bool
 ) -> None:
     finding = NOISE_KIND.find("it is wrong", figures=[figure] if figure else [])
-    asked = []
+    diagnosed = []
     experiments = SimpleNamespace(
-        diagnose=lambda *words: asked.append(words), refuse=lambda _: reason
+        diagnose=lambda *words: diagnosed.append(words), refuse=lambda _: reason
     )
     run: Any = SimpleNamespace(
         setup=SimpleNamespace(options=SimpleNamespace(experiments=experiments), device=""),
         spec=SimpleNamespace(source=SimpleNamespace(choices=SimpleNamespace(methods=()))),
     )
     shown = CaseRun.diagnose(run, finding, Suspicion(WRONG_MODEL))
-    assert bool(asked) is is_asked
+    assert bool(diagnosed) is is_asked
     if not is_asked:
         assert shown == (f"{UNTRIED}: {reason}" if reason else UNTRIED)
 
@@ -590,17 +590,17 @@ def test_experiments_are_made_only_for_what_is_measured_in_decibels_and_can_be_c
 def test_experiments_are_made_with_a_program_that_the_runtime_refuses_to_run(
     run: Run, is_asked: bool, tmp_path: Path
 ) -> None:
-    asked: list[tuple[Question, bool]] = []
+    questions: list[tuple[Question, bool]] = []
 
     def diagnose(finding: Finding, suspicion: Suspicion) -> Diagnosis:
-        asked.append((finding.question, suspicion.whole.is_refused))
-        return Diagnosis(suspicion.whole, (), (CURES_NORM,), RIGHT_MODEL)
+        questions.append((finding.question, suspicion.whole_result.is_refused))
+        return Diagnosis(suspicion.whole_result, (), (CURES_NORM,), RIGHT_MODEL)
 
     probes = SimpleNamespace(diagnose=diagnose)
     judge_case = judge_norm(tmp_path, is_scheme=False, probes=probes)
     compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1))
     case = judge_case.end_failed(run, compiled, "").case
-    assert asked == [(Question.RUN, True)] * is_asked
+    assert questions == [(Question.RUN, True)] * is_asked
     certainties = {cause.certainty for cause in case.judgement.findings[0].causes}
     assert (Certainty.PROVEN in certainties) is is_asked
 
@@ -619,8 +619,8 @@ def test_experiments_are_made_with_a_program_that_the_runtime_refuses_to_run(
 def test_experiments_begin_at_the_first_node_on_the_cpu_that_computes(
     name: str, scheme: Scheme, suspicion: Suspicion, tmp_path: Path
 ) -> None:
-    asked: list[Suspicion] = []
-    probes = SimpleNamespace(diagnose=lambda _, suspicion: asked.append(suspicion) or UNTRIED)
+    suspicions: list[Suspicion] = []
+    probes = SimpleNamespace(diagnose=lambda _, suspicion: suspicions.append(suspicion) or UNTRIED)
     options = make_options(policy=read_emulator_policy())
     judge_case = make_judge(CaseSpec("net.py:net", scheme, "SM8650"), options, tmp_path, probes)
     nodes = (
@@ -637,4 +637,4 @@ def test_experiments_begin_at_the_first_node_on_the_cpu_that_computes(
     verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
     (finding,) = judge_case.delegation_faults(compiled)
     judge_case.reasons.explain(finding, verdict, compiled, is_traceable=True)
-    assert asked == [suspicion]
+    assert suspicions == [suspicion]

@@ -63,17 +63,17 @@ A, B, C = choose("a"), choose("b", "fault-b"), choose("c")
 
 @dataclass
 class Laboratory:
-    """Answers from tables: ``whole`` has the results of the whole model by remedies, and ``parts``
-    those of each part, by its number of operators and remedies. ``smallest`` is what a search
-    finds, and ``of_part`` are the remedies of a part."""
+    """Answers from tables: ``whole_results`` has the results of the whole model by remedies, and
+    ``parts`` those of each part, by its number of operators and remedies. ``smallest`` is what a
+    search finds, and ``of_part`` are the remedies of a part."""
 
     remedies: list[RemedyChoice] | None
-    whole: Mapping[str, Result] = field(default_factory=dict)
+    whole_results: Mapping[str, Result] = field(default_factory=dict)
     parts: Mapping[str, Result] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=lambda: CHAIN)
     smallest: Smallest | None = None
     of_part: list[RemedyChoice] | None = None
-    asked: list[str] = field(default_factory=list)
+    experiments: list[str] = field(default_factory=list)
 
     def run(self, suspicion: Suspicion) -> Diagnosis:
         steps, answer = diagnose(suspicion), None
@@ -92,18 +92,18 @@ class Laboratory:
         if isinstance(experiment, KeepPart):
             return "qnn/part.py"
         if isinstance(experiment, FindSmallest):
-            self.asked.append(f"search in {len(experiment.part)}")
+            self.experiments.append(f"search in {len(experiment.part)}")
             return self.smallest
         assert isinstance(experiment, RunPart)
         change = "all" if experiment.returns_all else " ".join(experiment.remedies)
         change = experiment.scheme or change
         key = f"{len(experiment.part)} {change}".strip() if experiment.part else change
-        self.asked.append(key)
-        return (self.parts if experiment.part else self.whole).get(key, WRONG)
+        self.experiments.append(key)
+        return (self.parts if experiment.part else self.whole_results).get(key, WRONG)
 
 
 @pytest.mark.parametrize(
-    ("answers", "asked", "cure", "word"),
+    ("answers", "experiments", "cure", "word"),
     [
         # Known faults come first, and the first remedy that makes the model right is the cause.
         ({"b": RIGHT, "a": RIGHT}, ["b"], ["b"], "proven"),
@@ -130,11 +130,11 @@ class Laboratory:
     ],
 )
 def test_the_cause_is_what_makes_the_model_right(
-    answers: Mapping[str, Result], asked: list[str], cure: list[str], word: str
+    answers: Mapping[str, Result], experiments: list[str], cure: list[str], word: str
 ) -> None:
     laboratory = Laboratory([A, B, C], answers)
     diagnosis = laboratory.run(SMALL)
-    assert laboratory.asked == asked
+    assert laboratory.experiments == experiments
     assert [remedy.name for remedy in diagnosis.cure] == cure
     assert describe_proof(diagnosis).partition(":")[0] == word
     assert (diagnosis.ended == TIME_IS_UP) is (LATE in answers.values())
@@ -186,7 +186,7 @@ def test_a_known_fault_without_a_remedy_stays_until_another_cause_is_shown() -> 
 
 
 @pytest.mark.parametrize(
-    ("parts", "asked", "size"),
+    ("parts", "experiments", "size"),
     [
         # The smallest part that is wrong by itself, and its remedies.
         ({"2": WRONG, "2 b": RIGHT}, ["2", "2 b"], 2),
@@ -197,11 +197,11 @@ def test_a_known_fault_without_a_remedy_stays_until_another_cause_is_shown() -> 
     ],
 )
 def test_remedies_are_tried_on_the_smallest_part_that_is_wrong_by_itself(
-    parts: Mapping[str, Result], asked: list[str], size: int
+    parts: Mapping[str, Result], experiments: list[str], size: int
 ) -> None:
     laboratory = Laboratory([choose("far", at=1), A, B], {"b": RIGHT}, parts)
     diagnosis = laboratory.run(LARGE)
-    assert laboratory.asked == [*asked, "b"]  # at last on the whole model
+    assert laboratory.experiments == [*experiments, "b"]  # at last on the whole model
     assert len(diagnosis.part) == size
     assert [remedy.name for remedy in diagnosis.cure] == ["b"]
 
@@ -210,7 +210,7 @@ def test_what_is_wrong_only_as_a_whole_is_tried_on_the_whole_model() -> None:
     right_parts = {str(size): RIGHT for size in range(2, 20)}
     laboratory = Laboratory([A, B, C, choose("d")], {"c": RIGHT}, right_parts)
     diagnosis = laboratory.run(LARGE)
-    *parts, first, second, third = laboratory.asked
+    *parts, first, second, third = laboratory.experiments
     assert [first, second, third] == ["b", "a", "c"]
     assert 1 <= len(parts) <= MOST_PARTS
     assert not diagnosis.part
@@ -236,13 +236,13 @@ def test_of_a_small_model_that_nothing_cures_the_smallest_wrong_part_is_found(
     """It is searched from the last operator on if every layer is right, as if they are returned."""
     laboratory = Laboratory([A], {}, {"2": RIGHT, "3": WRONG, "3 all": RIGHT}, CHAIN[:4])
     diagnosis = laboratory.run(Suspicion(WRONG, first=first, count=4))
-    assert laboratory.asked == ["a", "2", "3", "3 all"]
+    assert laboratory.experiments == ["a", "2", "3", "3 all"]
     assert diagnosis.is_fused
     assert [operator.name for operator in diagnosis.part] == ["op1", "op2", "op3"]
 
 
 @pytest.mark.parametrize(
-    ("parts", "asked", "cure"),
+    ("parts", "experiments", "cure"),
     [
         ({"2 c": RIGHT}, ["2", "2 b", "2 c", "c"], ["c"]),
         ({"2 b": RIGHT}, ["2", "2 b", "b"], ["b"]),
@@ -251,11 +251,11 @@ def test_of_a_small_model_that_nothing_cures_the_smallest_wrong_part_is_found(
     ],
 )
 def test_what_only_the_part_can_be_rewritten_with_is_tried_on_it(
-    parts: Mapping[str, Result], asked: list[str], cure: list[str]
+    parts: Mapping[str, Result], experiments: list[str], cure: list[str]
 ) -> None:
     laboratory = Laboratory([B], {}, parts, of_part=[B, C])
     diagnosis = laboratory.run(LARGE)
-    assert laboratory.asked == asked
+    assert laboratory.experiments == experiments
     assert [remedy.name for remedy in diagnosis.cure] == cure
     assert [trial.remedies[0].name for trial in diagnosis.tried] == ["b", "c"][
         : len(diagnosis.tried)
@@ -265,7 +265,7 @@ def test_what_only_the_part_can_be_rewritten_with_is_tried_on_it(
 def test_a_part_that_is_right_with_more_bits_is_inexact_in_the_scheme() -> None:
     laboratory = Laboratory([A], {}, {"2 16a8w": RIGHT})
     diagnosis = laboratory.run(replace(LARGE, finer="16a8w"))
-    assert laboratory.asked == ["2", "2 a", "2 all", "2 16a8w"]
+    assert laboratory.experiments == ["2", "2 a", "2 all", "2 16a8w"]
     ((cause,), (remedy,)) = (
         advise_on_diagnosis(diagnosis).causes,
         advise_on_diagnosis(diagnosis).remedies,
@@ -279,18 +279,18 @@ def test_a_part_that_is_right_with_more_bits_is_inexact_in_the_scheme() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "asked"),
+    ("parts", "experiments"),
     [
         ({"2 all": LATE}, ["2", "2 a", "2 all"]),
         ({"2 16a8w": LATE}, ["2", "2 a", "2 all", "2 16a8w"]),
     ],
 )
 def test_an_unknown_cause_says_that_the_time_was_up_before_the_last_experiments(
-    parts: Mapping[str, Result], asked: list[str]
+    parts: Mapping[str, Result], experiments: list[str]
 ) -> None:
     laboratory = Laboratory([A], {}, parts)
     (cause,) = advise_on_diagnosis(laboratory.run(replace(LARGE, finer="16a8w"))).causes
-    assert laboratory.asked == asked
+    assert laboratory.experiments == experiments
     assert cause.text == (
         "no experiment shows the cause: the part (add [net.py:8], add [net.py:9]) has 18.6 dB;"
         " tried: a (18.6 dB); the time is up (--diagnose); kept as qnn/part.py"
@@ -326,7 +326,7 @@ def test_the_cause_of_a_model_without_remedies_is_unknown(
 ) -> None:
     laboratory = Laboratory(remedies)
     diagnosis = laboratory.run(SMALL)
-    assert not laboratory.asked
+    assert not laboratory.experiments
     assert not diagnosis.is_proven
     (cause,) = advise_on_diagnosis(diagnosis).causes
     assert cause.certainty is Certainty.UNKNOWN
@@ -425,7 +425,7 @@ def test_named_faults_state_their_cause_and_remedy_themselves() -> None:
 def test_without_a_place_the_whole_model_is_tried(first: tuple[str, str, str]) -> None:
     laboratory = Laboratory([B], {"b": RIGHT})
     diagnosis = laboratory.run(Suspicion(WRONG, first=first, count=20))
-    assert laboratory.asked == ["b"]
+    assert laboratory.experiments == ["b"]
     assert diagnosis.is_proven
 
 
@@ -488,7 +488,7 @@ OTHERS = Change("wider ranges", "ranges clip", RIGHT)
 
 
 @pytest.mark.parametrize(
-    ("smallest", "parts", "asked", "proof"),
+    ("smallest", "parts", "experiments", "proof"),
     [
         # The cure of the part is tried on the smallest one, and shown with its figures.
         (
@@ -546,11 +546,11 @@ OTHERS = Change("wider ranges", "ranges clip", RIGHT)
     ],
 )
 def test_a_search_repeats_the_experiments_on_the_smallest_part(
-    smallest: Smallest | None, parts: Mapping[str, Result], asked: list[str], proof: str
+    smallest: Smallest | None, parts: Mapping[str, Result], experiments: list[str], proof: str
 ) -> None:
     laboratory = Laboratory([A, B], {"a": RIGHT, "b": RIGHT}, parts, smallest=smallest)
     diagnosis = laboratory.run(SEARCHED)
-    assert laboratory.asked == asked
+    assert laboratory.experiments == experiments
     assert describe_proof(diagnosis) == proof
 
 
@@ -558,7 +558,7 @@ def test_a_remedy_that_was_tried_on_two_parts_is_listed_once() -> None:
     laboratory = Laboratory([A, B], {}, {"1 a": LITTLE}, smallest=Smallest(ONE, WRONG))
     diagnosis = laboratory.run(SEARCHED)
     first = ["2", "2 b", "2 a", "2 all", "search in 2"]
-    assert laboratory.asked == [*first, "1", "1 b", "1 a", "1 a b"]
+    assert laboratory.experiments == [*first, "1", "1 b", "1 a", "1 a b"]
     tried = [
         ([remedy.name for remedy in trial.remedies], trial.result) for trial in diagnosis.tried
     ]
@@ -589,7 +589,7 @@ NO_CHANGE = "no change that is known lets QNN take all operators"
 
 
 @pytest.mark.parametrize(
-    ("parts", "asked", "text"),
+    ("parts", "experiments", "text"),
     [
         (
             {"2": ON_CPU, "2 b": TAKEN},
@@ -620,11 +620,11 @@ NO_CHANGE = "no change that is known lets QNN take all operators"
     ],
 )
 def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
-    parts: Mapping[str, Result], asked: list[str], text: str
+    parts: Mapping[str, Result], experiments: list[str], text: str
 ) -> None:
     laboratory = Laboratory([A, B], {"b": TAKEN}, parts)
     (cause,) = advise_on_diagnosis(laboratory.run(replace(CPU, finer="16a8w"))).causes
-    assert laboratory.asked == asked
+    assert laboratory.experiments == experiments
     assert cause.text == text
 
 
@@ -636,7 +636,7 @@ IN_VAIN = ", ".join(f"{name} ({ALIKE.failure})" for name in VAIN)
 
 
 @pytest.mark.parametrize(
-    ("whole", "parts", "asked", "text"),
+    ("whole_results", "parts", "experiments", "text"),
     [
         # What the compiler takes as a whole needs no part.
         (
@@ -673,11 +673,14 @@ IN_VAIN = ", ".join(f"{name} ({ALIKE.failure})" for name in VAIN)
     ],
 )
 def test_of_a_model_that_is_refused_the_smallest_refused_part_is_found(
-    whole: Mapping[str, Result], parts: Mapping[str, Result], asked: list[str], text: str
+    whole_results: Mapping[str, Result],
+    parts: Mapping[str, Result],
+    experiments: list[str],
+    text: str,
 ) -> None:
-    laboratory = Laboratory([A, B, C, D], whole, parts)
+    laboratory = Laboratory([A, B, C, D], whole_results, parts)
     (cause,) = advise_on_diagnosis(laboratory.run(replace(REFUSAL, finer="16a8w"))).causes
-    assert laboratory.asked == asked
+    assert laboratory.experiments == experiments
     assert cause.text == text
 
 
@@ -685,5 +688,5 @@ def test_a_part_that_is_refused_for_another_reason_is_none_of_a_refused_model() 
     right_parts = {str(size): REFUSED if size % 2 else RIGHT for size in range(2, 20)}
     laboratory = Laboratory([A], {"a": ALIKE}, right_parts)
     diagnosis = laboratory.run(REFUSAL)
-    assert len(laboratory.asked) == 1 + MOST_PARTS
+    assert len(laboratory.experiments) == 1 + MOST_PARTS
     assert not diagnosis.part
