@@ -357,18 +357,18 @@ def see_excluded(number: str, unit: AppUnit) -> Iterator[Seen]:
         parts = [HTP_PART.fullmatch(file.name) for file in unit.qnn_libraries]
         packaged_versions = {int(part[1]) for part in parts if part} - by_version.keys()
     needed = requested or (set() if packaged_versions else by_version.keys())
-    names = [
-        name
-        for name in patterns
-        if not (part := HTP_PART.fullmatch(name)) or int(part[1]) in needed
-    ]
+    names = []
+    for name in patterns:
+        part = HTP_PART.fullmatch(name)
+        if not part or int(part[1]) in needed:
+            names.append(name)
     if number == "QNN896":
         names = [] if requested else [name for name in patterns if name not in names]
     if names and unit.gradle:
         where = f"{unit.name}: {unit.gradle.file}"
-        others = _count_others(names)
+        others_text = _count_others(names)
         yield seen(
-            names[0], where, others=others, file=unit.gradle.file, pattern=patterns[names[0]]
+            names[0], where, others=others_text, file=unit.gradle.file, pattern=patterns[names[0]]
         )
 
 

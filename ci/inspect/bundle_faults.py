@@ -234,9 +234,9 @@ def list_token_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[Bu
     starts = {*metadata.start} if isinstance(metadata.start, tuple) else set()
     starts |= {number for number, text in tokens.texts.items() if text == metadata.start}
     fix = "pack the bundle again with the start and stop tokens of its model"
-    if both := sorted(starts & ids):
+    if start_stop_ids := sorted(starts & ids):
         yield BundleFault(
-            f"the start token {name_token(tokens, both[0])} is also a stop token",
+            f"the start token {name_token(tokens, start_stop_ids[0])} is also a stop token",
             "each prompt begins with the end of a text, which many such models were not trained"
             " for: answers repeat the question",
             "pack the bundle again without start_token, if the tokenizer does not add one",
@@ -371,10 +371,12 @@ def list_library_faults(runtime_name: str, hexagons: Iterable[int]) -> Iterator[
             f"copy {name} from the folder of the SDK that the others are from",
         )
     main_build = next((qnn for name, qnn in libraries.builds if name == QNN_HTP), "")
-    others = [(name, qnn) for name, qnn in libraries.builds if main_build and qnn != main_build]
-    if others:
+    other_builds = [
+        (name, qnn) for name, qnn in libraries.builds if main_build and qnn != main_build
+    ]
+    if other_builds:
         yield BundleFault(
-            f"{others[0][0]} in {place.name} is of QNN {others[0][1]}, and {QNN_HTP} of"
+            f"{other_builds[0][0]} in {place.name} is of QNN {other_builds[0][1]}, and {QNN_HTP} of"
             f" {main_build}",
             "libraries of several versions do not work together: 'Qnn System library version ... is"
             " mismatched', error 1008 or 14001",

@@ -313,12 +313,14 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
         strange_tokens=tuple(find_strange_tokens(folder, tokenizer)),
     )
     first = reader.read_engine(common)
-    others = []
+    other_engines = []
     for engine in list_other_engines(document):
         separate = FolderReader(folder)
         fault_texts = [(config.name, fault) for fault in check_engine(engine)]
-        others.append(separate.read_engine(replace(common, config=engine, faults=(*fault_texts,))))
-    return replace(first, other_engines=tuple(others))
+        other_engines.append(
+            separate.read_engine(replace(common, config=engine, faults=(*fault_texts,)))
+        )
+    return replace(first, other_engines=tuple(other_engines))
 
 
 def list_other_engines(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -589,14 +591,14 @@ class FolderReader:
 def find_wrong_setting(document: Mapping[str, Any]) -> str:
     """Return which value of the HTP's settings QNN does not know, "" if there is none. Keys of
     genie.toml's ``settings`` are the same in all of their sections."""
-    known = read_policy("genie", GenieKeys)
+    genie_keys = read_policy("genie", GenieKeys)
     for key, value in walk_settings(document):
-        allowed, kind = known.setting_values.get(key, ()), known.settings.get(key)
+        allowed, kind = genie_keys.setting_values.get(key, ()), genie_keys.settings.get(key)
         if kind and not is_of_kind(value, kind):
             return f"{key} is {json.dumps(value)[:40]}, not {name_kind(kind)}"
         if allowed and str(value).lower() not in allowed:
             return f"{key} is {json.dumps(value)[:40]}, and QNN knows {', '.join(allowed)}"
-        near = get_close_matches(key, [*known.settings], 1, NEAR)
+        near = get_close_matches(key, [*genie_keys.settings], 1, NEAR)
         if not kind and near:
             return f"{key} is a key that QNN does not know, but {near[0]}"
     return ""
@@ -625,11 +627,11 @@ def find_emptiness(path: Path) -> str:
 def find_strange_tokens(folder: Path, tokenizer: Tokenizer | None) -> Iterator[tuple[str, str]]:
     """Yield the files with texts for chats that write a token which the tokenizer does not have,
     each with the first such token."""
-    known = tokenizer.special_texts if tokenizer else frozenset()
+    special_texts = tokenizer.special_texts if tokenizer else frozenset()
     for path in (folder / name for name in TEMPLATES if tokenizer):
         if path.is_file() and path.stat().st_size <= MOST_CONFIG_BYTES:
             tokens = CHAT_TOKEN.findall(read_text(path, "replace", MOST_CONFIG_BYTES))
-            if token := next((each for each in tokens if each not in known), ""):
+            if token := next((each for each in tokens if each not in special_texts), ""):
                 yield path.name, token
 
 

@@ -254,10 +254,10 @@ def see_strange_tokens(folder: GenieFolder) -> Iterator[Seen]:
 def see_renamed_parts(folder: GenieFolder) -> Iterator[Seen]:
     """Report a file whose name says another part than the names of its graphs."""
     for binary in folder.binaries:
-        others = [place for place in binary.places if place != binary.place]
-        if binary.place and others:
-            (number, count), (other, _) = binary.place, others[0]
-            yield seen(binary.name, binary.name, number=number, count=count, other=other)
+        other_places = [place for place in binary.places if place != binary.place]
+        if binary.place and other_places:
+            (number, count), (other_number, _) = binary.place, other_places[0]
+            yield seen(binary.name, binary.name, number=number, count=count, other=other_number)
 
 
 def see_empty_files(folder: GenieFolder) -> Iterator[Seen]:
@@ -275,9 +275,9 @@ def see_other_model(folder: GenieFolder) -> Iterator[Seen]:
     ]
     strangers = []
     for number, binary in enumerate(folder.binaries):
-        known = set().union(*returned[:number], *returned[number + 1 :])
+        other_outputs = set().union(*returned[:number], *returned[number + 1 :])
         taken = {port.name for graph in binary.graphs for port in graph.inputs}
-        if taken and not any(name in known or not is_passed(name) for name in taken):
+        if taken and not any(name in other_outputs or not is_passed(name) for name in taken):
             strangers.append((binary, taken))
     if len(strangers) < len(folder.binaries):  # else the names are not those that are known here
         for binary, taken in strangers:
@@ -325,7 +325,8 @@ def find_missing_layer(folder: GenieFolder) -> tuple[int, list[int]] | None:
     if len(places) < len(folder.part_names) or not is_whole:
         return None
     ports = [port for each in folder.binaries for graph in each.graphs for port in graph.inputs]
-    layers = sorted({int(match[2]) for port in ports if (match := CACHE.fullmatch(port.name))})
+    matches = [CACHE.fullmatch(port.name) for port in ports]
+    layers = sorted({int(match[2]) for match in matches if match})
     missing = sorted({*range(layers[-1] + 1)} - {*layers}) if layers else []
     return (missing[0], layers) if missing else None
 

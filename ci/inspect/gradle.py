@@ -452,11 +452,11 @@ def depends_on_others(text: str, catalog: Catalog) -> bool:
         return True
     if len(ANY_FOLDERS.findall(text)) > len(JNI_FOLDERS.findall(text)):
         return True  # a directory whose name is computed
-    groups = [
-        match[1]
-        for quoted in QUOTED.findall(text)
-        if (match := COORDINATES.fullmatch(quoted)) and not is_of_qnn(quoted)
-    ]
+    groups = []
+    for quoted in QUOTED.findall(text):
+        match = COORDINATES.fullmatch(quoted)
+        if match and not is_of_qnn(quoted):
+            groups.append(match[1])
     groups += [name for name in ACCESSOR.findall(text) if name not in catalog]
     return not all(map(PLAIN.match, groups))
 

@@ -153,10 +153,14 @@ def _render_bundle(judged: BundleAnswer) -> str:
     if judged.open_question:
         lines.append(f"  whether its parts fit is not judged: {judged.open_question}\n")
     if not judged.models and not judged.faults:
-        what = "runs it on the GPU or the CPU"
+        elsewhere = "runs it on the GPU or the CPU"
         lines.append(
             "  no model in it is compiled for the NPU: LiteRT-LM"
-            + (f" {what}\n" if judged.lacking else f" compiles it on the phone, or {what}\n")
+            + (
+                f" {elsewhere}\n"
+                if judged.lacking
+                else f" compiles it on the phone, or {elsewhere}\n"
+            )
         )
     where = " on ".join(filter(None, (judged.runtime, judged.soc)))
     return f"{''.join(lines)}{judged.file} for {where}: {judged.verdict.value}\n"
