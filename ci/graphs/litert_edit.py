@@ -610,10 +610,9 @@ def _drop_unused(model: Any, subgraph: Any) -> Any:
         for ports in ("inputs", "outputs"):
             numbers = [places[number] for number in list_numbers(getattr(operator, ports))]
             setattr(operator, ports, np.array(numbers, np.int32))
-    subgraph.inputs, subgraph.outputs = (
-        np.array([places[number] for number in list_numbers(ports)], np.int32)
-        for ports in (subgraph.inputs, subgraph.outputs)
-    )
+    for ports in ("inputs", "outputs"):
+        numbers = [places[number] for number in list_numbers(getattr(subgraph, ports))]
+        setattr(subgraph, ports, np.array(numbers, np.int32))
     number_of_subgraph = next(n for n, each in enumerate(model.subgraphs) if each is subgraph)
     for signature in model.signatureDefs or ():
         if int(signature.subgraphIndex) == number_of_subgraph:

@@ -121,20 +121,20 @@ class LitertRun:
         self, program: LitertProgram, recipes: Mapping[str, Recipe], shaken: float = 0.0
     ) -> None:
         self.program, self.shaken, self.tools = program, shaken, ArrayTools()
-        self.methods = {
-            name: _Method(program, entry, recipes.get(name, Recipe()), self)
-            for entry in (*program.entries, *program.bodies)
-            for name in [name_method(entry)]
-        }
+        self.methods: dict[str, _Method] = {}
+        for entry in (*program.entries, *program.bodies):
+            name = name_method(entry)
+            self.methods[name] = _Method(program, entry, recipes.get(name, Recipe()), self)
         self.bodies = {body.subgraph: self.methods[name_method(body)] for body in program.bodies}
 
     def run(self, sets: Sequence[Sequence[Array]]) -> list[tuple[Array, ...]]:
         """Return the outputs for each sample."""
         names = [name_method(entry) for entry in self.program.entries]
-        return [
-            tuple(array for name in names for array in sample[name].outputs)
-            for sample in self.record(sets)
-        ]
+        outputs = []
+        for sample in self.record(sets):
+            arrays = [array for name in names for array in sample[name].outputs]
+            outputs.append(tuple(arrays))
+        return outputs
 
     def record(self, sets: Sequence[Sequence[Array]]) -> list[dict[str, Record]]:
         """Return the outputs and the recorded values for each sample; those of a subgraph that an

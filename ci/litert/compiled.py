@@ -181,24 +181,26 @@ def check_target(
 def check_order(name: str, model: Any, source: Any) -> None:
     """Raise FailedError if the compiled file ``name`` has the signatures, inputs or outputs of its
     ``source`` in another order. An application passes them by their places."""
-    ports, source_ports = (
-        [
-            [f"signature {entry.key}" for entry in entries],
-            *(
-                [f"{entry.key}/{port}" if entry.key else port for port in names]
-                for entry in sorted(entries, key=lambda entry: entry.key)
-                for names in (entry.input_names, entry.output_names)
-            ),
-        ]
-        for entries in (list_entries(model), list_entries(source))
-    )
-    for names, source_names in zip(ports, source_ports, strict=False):
+    pairs = zip(list_orders(model), list_orders(source), strict=False)
+    for names, source_names in pairs:
         if names != source_names and sorted(names) == sorted(source_names):
             raise FailedError(
                 f"{name} has its inputs, outputs or signatures in another order than the model",
                 why=f"it has {', '.join(names)}, but the model has {', '.join(source_names)}",
                 fix="compile the model again",
             )
+
+
+def list_orders(model: Any) -> list[list[str]]:
+    """Return the signatures of a model in their order, and the inputs and the outputs of each, by
+    the names of the signatures."""
+    entries = list_entries(model)
+    orders = [[f"signature {entry.key}" for entry in entries]]
+    for entry in sorted(entries, key=lambda entry: entry.key):
+        prefix = f"{entry.key}/" if entry.key else ""
+        orders.append([f"{prefix}{port}" for port in entry.input_names])
+        orders.append([f"{prefix}{port}" for port in entry.output_names])
+    return orders
 
 
 def check_states(name: str, entries: Sequence[Entry], source_entries: Sequence[Entry]) -> None:

@@ -131,16 +131,14 @@ def write_context_model(
         main_context=1,
         partition_name=name,
     )
-    described = [
-        [
-            helper.make_tensor_value_info(
-                port_name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
-            )
-            for port_name, dtype, shape in side
-        ]
-        for side in (inputs, outputs)
-    ]
-    graph = helper.make_graph([node], "partition", *described)
+    described_sides = []
+    for side in (inputs, outputs):
+        described_ports = []
+        for port_name, dtype, shape in side:
+            tensor_dtype = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            described_ports.append(helper.make_tensor_value_info(port_name, tensor_dtype, shape))
+        described_sides.append(described_ports)
+    graph = helper.make_graph([node], "partition", *described_sides)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), path)
 

@@ -113,16 +113,16 @@ def split_at_partitions(model: Any, compiled: CompiledModel) -> bytes:
     subgraphs: list[Any] = []
     signatures: list[Any] = []
     for step in list_main_partitions(compiled):
-        names = [
-            [name_tensor(compiled.model.subgraphs[MAIN], tensor) for tensor in tensors]
-            for tensors in (step.inputs, step.outputs)
-        ]
-        if missing := [name for name in (*names[0], *names[1]) if name not in numbers]:
+        compiled_main = compiled.model.subgraphs[MAIN]
+        input_names = [name_tensor(compiled_main, tensor) for tensor in step.inputs]
+        output_names = [name_tensor(compiled_main, tensor) for tensor in step.outputs]
+        if missing := [name for name in (*input_names, *output_names) if name not in numbers]:
             raise FailedError(
                 f"the operators of {step.name} are unknown",
                 why=f"the source has no tensor {missing[0]}",
             )
-        reads, results = ([numbers[name] for name in ports] for ports in names)
+        reads = [numbers[name] for name in input_names]
+        results = [numbers[name] for name in output_names]
         reads = [number for number in reads if not has_data(model, source.tensors[number])]
         # A constant that an unknown operator reads is a result, too, with nothing to judge.
         results = [number for number in results if _is_computed(source, reads, number)]

@@ -39,7 +39,7 @@ def test_a_file_is_compiled_in_the_scheme_that_it_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "scheme", "other"),
+    ("model", "scheme", "fitting_scheme"),
     [
         ("convolution_int8", Scheme.FP16, Scheme.ASIS),
         ("dense", Scheme.ASIS, Scheme.FP16),
@@ -47,7 +47,7 @@ def test_a_file_is_compiled_in_the_scheme_that_it_has(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("is_typed", [True, False])
 def test_a_scheme_that_the_file_cannot_have_is_refused(
-    tmp_path: Path, model: str, scheme: Scheme, other: Scheme, is_typed: bool
+    tmp_path: Path, model: str, scheme: Scheme, fitting_scheme: Scheme, is_typed: bool
 ) -> None:
     spec = write_spec(tmp_path / "net.tflite", make_model(model), scheme)
     entry = ModelEntry(spec.reference, (scheme.value,))
@@ -56,9 +56,9 @@ def test_a_scheme_that_the_file_cannot_have_is_refused(
     with pytest.raises(UsageError, match=f"{place}: net.tflite is .*{scheme} is for") as caught:
         fit_cases([spec], replace(REQUEST, schemes=typed), Progress(), {"net": entry})
     # No circle: what is to be passed instead is accepted, whatever the policy lists.
-    assert f"--scheme {other}" in caught.value.fix
-    request = replace(REQUEST, schemes=(other.value,))
-    specs = [replace(spec, scheme=other)]
+    assert f"--scheme {fitting_scheme}" in caught.value.fix
+    request = replace(REQUEST, schemes=(fitting_scheme.value,))
+    specs = [replace(spec, scheme=fitting_scheme)]
     assert fit_cases(specs, request, Progress(), {"net": entry}) == specs
 
 

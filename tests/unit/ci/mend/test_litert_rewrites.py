@@ -48,14 +48,14 @@ def finish(net: Net, source: int, result: int) -> bytes:
 
 
 def convolve(
-    net: Net, source: int, shape: tuple[int, ...], kernel: int, kind: str = "CONV_2D", **more: Any
+    net: Net, source: int, shape: tuple[int, ...], kernel: int, kind: str = "CONV_2D", **values: Any
 ) -> int:
     channels = shape[3]
     depthwise = kind == "DEPTHWISE_CONV_2D"
     weights = net.draw(
         *((1, kernel, kernel, channels) if depthwise else (channels, kernel, kernel, 4))
     )
-    options = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, **more}
+    options = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, **values}
     if depthwise:
         options["depthMultiplier"] = 1
     name = "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions"
