@@ -341,9 +341,9 @@ def require_single_sections(name: str, bundle: Bundle) -> None:
     for section in bundle.sections:
         kind = name_model(section) if section.content in OF_MODELS else ""
         if (section.content, kind) in sections and section.content not in REPEATED:
-            what = f"{section.content}, {kind}" if kind else section.content
+            section_kind = f"{section.content}, {kind}" if kind else section.content
             raise FailedError(
-                f"{name} has two sections of the kind {what}",
+                f"{name} has two sections of the kind {section_kind}",
                 why="LiteRT-LM takes the last one, and prints no warning",
                 fix="pack it again with one; a model without `model_type` is taken as the decoder",
             )
@@ -420,11 +420,12 @@ def find_caches(name: str, signatures: Mapping[str, Mapping[str, Method]]) -> tu
         is_shared = (shared.shape, shared.dtype) == (port.shape, port.dtype)
         caches.append(Cache(match[1], int(match[2]), shared, axes[0], is_shared))
     caches.sort(key=lambda cache: (cache.kind, cache.layer))
-    layers = {kind: [cache.layer for cache in caches if cache.kind == kind] for kind in "kv"}
-    if not caches or layers["k"] != layers["v"]:
+    key_layers = [cache.layer for cache in caches if cache.kind == "k"]
+    value_layers = [cache.layer for cache in caches if cache.kind == "v"]
+    if not caches or key_layers != value_layers:
         raise FailedError(
-            f"the decoder of {name} has keys of {len(layers['k'])} layers, and values of"
-            f" {len(layers['v'])}"
+            f"the decoder of {name} has keys of {len(key_layers)} layers, and values of"
+            f" {len(value_layers)}"
         )
     lengths = sorted({cache.length for cache in caches})
     if len(lengths) > 1:
@@ -514,7 +515,8 @@ def _check_update(
 ) -> None:
     """Raise FailedError if the signature that writes the caches leaves out a new key or value, or a
     cache."""
-    reads, writes = ({port.name for port in ports} for ports in (update.inputs, update.outputs))
+    reads = {port.name for port in update.inputs}
+    writes = {port.name for port in update.outputs}
     for cache in bundle.shared_caches:
         if cache.slice_name not in results:
             continue

@@ -265,10 +265,11 @@ def find_caches(
         )
         caches.append(Cache(kind, int(match[2]), spec, axis))
     caches.sort(key=lambda cache: (cache.kind, cache.layer))
-    layers = {kind: [cache.layer for cache in caches if cache.kind == kind] for kind in "kv"}
-    if not caches or layers["k"] != layers["v"]:
+    key_layers = [cache.layer for cache in caches if cache.kind == "k"]
+    value_layers = [cache.layer for cache in caches if cache.kind == "v"]
+    if not caches or key_layers != value_layers:
         raise FailedError(
-            f"{name} has keys of {len(layers['k'])} layers, and values of {len(layers['v'])}"
+            f"{name} has keys of {len(key_layers)} layers, and values of {len(value_layers)}"
         )
     return tuple(caches)
 

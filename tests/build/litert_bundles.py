@@ -70,8 +70,8 @@ def make_compiled_decoder(
     """The decoder of ``tiny`` as a plugin compiles it: one partition per signature, each of which
     ``change`` may change, with a context binary of make_binary(``how``). ``stamp`` names another
     manufacturer."""
-    known = parse_model(memoryview(read_part("decoder.tflite")), "decoder").methods
-    methods = [change(method) for method in known]
+    usual_methods = parse_model(memoryview(read_part("decoder.tflite")), "decoder").methods
+    methods = [change(method) for method in usual_methods]
     graphs = [f"qnn_partition_{number}" for number in range(len(methods))]
     soc = how.get("soc", ("SM8650", 57, 75))
     stamp = stamp or b"Qualcomm\0" + soc[0].encode()

@@ -203,8 +203,8 @@ def test_metadata_has_ids_or_texts() -> None:
         "<s>", ("</s>", 7), 0, (5, 7), ((5, 7),)
     )
     # Suppressed and padding tokens; -1 has all 64 bits.
-    other = b"\x4a\x04\x0a\x02\x09\x0a\x6a\x0d\x0a\x0b\x08" + b"\xff" * 9 + b"\x01"
-    assert parse_metadata("m", other) == LlmMetadata(ids=(-1, 9, 10), suppressed=(9, 10))
+    extra_tokens = b"\x4a\x04\x0a\x02\x09\x0a\x6a\x0d\x0a\x0b\x08" + b"\xff" * 9 + b"\x01"
+    assert parse_metadata("m", extra_tokens) == LlmMetadata(ids=(-1, 9, 10), suppressed=(9, 10))
 
 
 @given(st.binary(max_size=40))
