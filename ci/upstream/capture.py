@@ -31,7 +31,7 @@ class Check:
     program: Any  # the module that was lowered
     float_model: Any  # the module from which it was quantized, or None
     inputs: tuple[Any, ...]  # may be nested
-    given: Given = field(default_factory=Given)  # the modules' buffers when the program ran
+    start_state: Given = field(default_factory=Given)  # the modules' buffers when the program ran
     is_own: bool  # whether ``expected`` are the outputs of ``program``, not of the float32 model
     pte_bytes: int = 0  # the size of the .pte, or 0 if it is not known
     outputs: Tensors = ()
@@ -64,7 +64,7 @@ class Capture:
             float_model=float_model,
             # A copy, because modules such as an in-place leaky_relu change their inputs.
             inputs=tuple(copy_values(tuple(inputs))),
-            given=Given((program, float_model)),
+            start_state=Given((program, float_model)),
             is_own=is_own,
             pte_bytes=pte_bytes,
         )

@@ -183,7 +183,7 @@ def work_out(check: Check, named: Scheme | None = None) -> tuple[Comparison, Arr
 
     def run(module: Any) -> Tensors:
         module = Flat(module, check.inputs) if nested else module
-        with check.given.again(), keep_state(module):
+        with check.start_state.again(), keep_state(module):
             return run_eager(module, [flat])[0]
 
     arrays: dict[Member, Tensors] = {
@@ -192,7 +192,7 @@ def work_out(check: Check, named: Scheme | None = None) -> tuple[Comparison, Arr
     }
     exact = check.program
     if scheme is Scheme.A16W4_BLOCK and read_widths(exact).blocks:
-        with check.given.again():
+        with check.start_state.again():
             exact = round_blocks(exact)
     unnested = Flat(exact, check.inputs) if nested else exact
     exact_member = Member.FLOAT if is_float else Member.QUANTIZED
@@ -203,13 +203,13 @@ def work_out(check: Check, named: Scheme | None = None) -> tuple[Comparison, Arr
     if not is_float:
         with torch.no_grad(), lacks.of("the outputs of the float32 model"):
             arrays[Member.FLOAT] = run(check.float_model) if check.is_own else check.expected
-    with torch.no_grad(), lacks.of("the predicted rounding noise"), check.given.again():
+    with torch.no_grad(), lacks.of("the predicted rounding noise"), check.start_state.again():
         module, inputs = (unnested, flat) if is_float else (exact, check.inputs)
         program = read_torch(module, inputs)
         arrays[Member.NOISE] = predict_noise(program, [inputs], qnn=find_qnn_version())
     if scheme and not all(output.is_floating_point() for output in check.outputs):
         subject = "the bounds of outputs that are not floating-point"
-        with torch.no_grad(), lacks.of(subject), check.given.again():
+        with torch.no_grad(), lacks.of(subject), check.start_state.again():
             shaken = TorchProgram(unnested, split_module(unnested))
             bits = scheme.recipe.activation_bits
             bounds = find_ties(shaken, [flat], [tuple(arrays[exact_member])], bits)

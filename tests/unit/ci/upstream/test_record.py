@@ -177,14 +177,16 @@ class Counts(nn.Module):
 def test_references_are_computed_from_the_state_that_the_test_gave(record: Any) -> None:
     program, float_model = torch.fx.symbolic_trace(Rounded()), Counts()
     generator = torch.get_rng_state()
-    given = Given((program, float_model))
+    start_state = Given((program, float_model))
     (expected,) = run_eager(float_model, [(X,)])[0]
     float_model(X)
     before = float_model.calls.clone(), torch.get_rng_state()
     torch.set_rng_state(generator)
     torch.rand(5)
     moved = torch.get_rng_state()
-    check = replace(see(Rounded(), float_model=float_model, given=given), program=program)
+    check = replace(
+        see(Rounded(), float_model=float_model, start_state=start_state), program=program
+    )
     _, arrays = record.work_out(check)
     assert arrays[Member.FLOAT][0].tolist() == expected.tolist()
     assert float_model.calls == before[0]
