@@ -36,14 +36,14 @@ SIDES = (
 @dataclass(frozen=True)
 class MatrixRequest:
     """The versions of QNN, as ``wheels`` and ``sdks``, and the faults to run with each. Without a
-    version, the faults run with SIDES; if ``known``, nothing runs, and the recorded results are
-    shown."""
+    version, the faults run with SIDES; if ``shows_recorded``, nothing runs, and the recorded
+    results are shown."""
 
     wheels: tuple[str, ...]
     sdks: tuple[str, ...]
     faults: tuple[Fault, ...]
     reports: Path
-    known: bool = False
+    shows_recorded: bool = False
 
 
 def find_faults(names: Sequence[str]) -> tuple[Fault, ...]:

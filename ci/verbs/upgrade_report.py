@@ -106,7 +106,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return find_cures(request, progress)
     if isinstance(request, UpgradeRequest):
         return compare_versions(request, progress)
-    return show_recorded(request.faults) if request.known else run_matrix(request, progress)
+    return (
+        show_recorded(request.faults) if request.shows_recorded else run_matrix(request, progress)
+    )
 
 
 def read_request(args: argparse.Namespace) -> UpgradeRequest | MatrixRequest | CureRequest:
