@@ -329,6 +329,12 @@ def _threshold(
     )
 
 
+def count_rows(table: dict[str, Any], name: str) -> int:
+    """Return the number of rows of a list in a table, or 0 if there is none."""
+    rows = table.get(name)
+    return len(rows) if isinstance(rows, list) else 0
+
+
 def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> EmulatorPolicy:
     """Return a lane's default policy, or the user's policy at ``path`` with absolute paths. Raises
     ManifestError if the policy is missing or invalid."""
@@ -345,10 +351,8 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
 
     def extend(user_table: dict[str, Any]) -> dict[str, Any]:
         nonlocal overrides, unsupported
-        overrides, unsupported = (
-            len(rows) if isinstance(rows := user_table.get(name), list) else 0
-            for name in ("override", "unsupported")
-        )
+        overrides = count_rows(user_table, "override")
+        unsupported = count_rows(user_table, "unsupported")
         return extend_default(user_table, lane)
 
     policy = read_toml(path.name, EmulatorPolicy, path.parent, prepare=extend)

@@ -101,7 +101,8 @@ class ImagePlan:
         files = [docker / name for name in SCRIPTS]
         files += [docker / "packages" / f"{name}.txt" for name in chain(self.name)]
         files += python_locks()
-        files += [path for path in (self.apt_lock,) if path.is_file()]
+        if self.apt_lock.is_file():
+            files.append(self.apt_lock)
         return {
             "base": self.base_digest,
             "snapshot": self.base.snapshot,

@@ -46,11 +46,12 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
             " elements, or has a result of unknown size"
         )
     onnx.save(infer(proto), target)
-    return tuple(
-        Layer(makers[name].op_type, layer.node.label, layer.node.place, name)
-        for layer in layers
-        for name in [next(filter(None, layer.node.results))]
-    )
+    exposed_layers = []
+    for layer in layers:
+        name = next(filter(None, layer.node.results))
+        operator = makers[name].op_type
+        exposed_layers.append(Layer(operator, layer.node.label, layer.node.place, name))
+    return tuple(exposed_layers)
 
 
 def compute_sets(

@@ -497,8 +497,11 @@ def spread_names(points: Sequence[Point]) -> tuple[Point, ...]:
     for point in sorted(points, key=lambda point: point.y):
         places = list_places(point)
         boxes = [bound_name(place) for place in places]
-        free = [not any(box.covers(taken_box) for taken_box in taken) for box in boxes]
-        index = free.index(True) if True in free else 0
+        index = 0  # if none is free
+        for number, box in enumerate(boxes):
+            if not any(map(box.covers, taken)):
+                index = number
+                break
         taken.append(boxes[index])
         placed.append(places[index])
     return tuple(placed)

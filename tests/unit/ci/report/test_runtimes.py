@@ -63,12 +63,12 @@ def make_case(
         estimate=Estimate(times=times, unknown=no_time),
     )
     judged = JudgementFacts(status=status, sqnr_db=sqnr_db, max_abs=max_abs, findings=findings)
-    asked = AskedFacts(made_inputs=made_inputs)
+    asked_facts = AskedFacts(made_inputs=made_inputs)
     return Case(
         model="net.py:net",
         scheme=scheme,
         soc=soc,
-        asked=asked,
+        asked=asked_facts,
         program=program,
         judgement=judged,
     )
