@@ -222,11 +222,11 @@ SECRET = "https://user:secret@host/simple"
     ],
 )
 def test_settings_of_pip_become_variables_of_uv(
-    settings: dict[str, str], variables: dict[str, str], told: dict[str, str]
+    settings: dict[str, str], variables: dict[str, str], expected: dict[str, str]
 ) -> None:
     always = {"UV_INDEX_STRATEGY", "UV_PYTHON_DOWNLOADS", "UV_SYSTEM_CERTS"}
     result = translate(settings, variables)
-    assert {name: text for name, text in result.items() if name not in always} == told
+    assert {name: text for name, text in result.items() if name not in always} == expected
     assert result["UV_INDEX_STRATEGY"] == "unsafe-best-match"
 
 
@@ -297,6 +297,6 @@ def test_a_uv_of_another_version_is_not_used(
     monkeypatch.setattr(uv, "sys", fake)
     pins = [pin for pin, _ in locks.list_pins(locks.BOOTSTRAP) if pin.name == "uv"]
     (version,) = [specifier.version for specifier in pins[0].specifier]
-    for told, used in ((version, str(program)), ("0.1.0", None), ("", None)):
-        monkeypatch.setenv("UV_TOLD", told)
+    for printed_version, used in ((version, str(program)), ("0.1.0", None), ("", None)):
+        monkeypatch.setenv("UV_TOLD", printed_version)
         assert find_uv() == used

@@ -89,8 +89,8 @@ def residual_quantizer() -> Made:
 
 def route(block: Any, x: Tensor) -> Tensor:
     scores = torch.sigmoid(block.router(x))
-    least = (scores + block.bias).topk(2, -1).values[..., -1:]
-    weights = torch.where(scores + block.bias >= least, scores, torch.zeros_like(scores))
+    second_score = (scores + block.bias).topk(2, -1).values[..., -1:]
+    weights = torch.where(scores + block.bias >= second_score, scores, torch.zeros_like(scores))
     weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * 2.5
     values = block.up(x).view(1, 12, 6, 16) * weights.unsqueeze(-1)
     result: Tensor = block.down(values.flatten(2))

@@ -209,7 +209,7 @@ def shorten(needs: Mapping[str, tuple[str, ...]], files: list[str]) -> dict[str,
 
 
 @pytest.mark.parametrize(
-    ("path", "sessions", "others"),
+    ("path", "sessions", "unneeded"),
     [
         ("ci/judging/gate.py", "test_trained test_emulator test_litert mend", "parity plan"),
         ("ci/executorch/lower.py", "test_trained test_emulator", "test_litert provision"),
@@ -225,10 +225,10 @@ def shorten(needs: Mapping[str, tuple[str, ...]], files: list[str]) -> dict[str,
         ("tests/unit/ci/gate/test_plan.py", "unit tests", "test_trained bench"),
     ],
 )
-def test_a_change_runs_what_imports_or_reads_it(path: str, sessions: str, others: str) -> None:
+def test_a_change_runs_what_imports_or_reads_it(path: str, sessions: str, unneeded: str) -> None:
     plan = make_plan(Difference((Change(path, Kind.MODIFIED),)), read_rules())
     running = {session.name for session in plan.sessions if session.run}
-    assert (set(sessions.split()) - running, set(others.split()) & running) == (set(), set())
+    assert (set(sessions.split()) - running, set(unneeded.split()) & running) == (set(), set())
     assert plan.everything == ""
 
 

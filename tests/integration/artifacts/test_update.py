@@ -171,9 +171,9 @@ def test_one_command_updates_a_wheel_pin_with_its_lock(world: World, index: str,
 def test_the_newest_version_that_is_another_release_already_becomes_the_default(
     world: World, run: Run
 ) -> None:
-    both = manifest_of(world)
+    manifest_before = manifest_of(world)
     assert run("update", "qnn-runtime", "--write").returncode == 0
-    text = f"{both}[[releases]]{manifest_of(world).partition('[[releases]]')[2]}"
+    text = f"{manifest_before}[[releases]]{manifest_of(world).partition('[[releases]]')[2]}"
     (world.manifests / "toolchains" / "qnn-runtime.toml").write_text(text)
     updated = run("update", "qnn-runtime", "--write")
     assert updated.returncode == 0, updated.stderr

@@ -221,9 +221,9 @@ def test_the_filter_acts_on_all_tables_with_the_columns_of_the_first(
         Table(name, "", head, tuple(Row((name, runtime, "fp16")) for runtime in ("onnx", "litert")))
         for name in ("alpha", "beta")
     ]
-    other = Table("others", "", ("word", "meaning", "place"), (Row(("a", "b", "c")),))
+    words_table = Table("others", "", ("word", "meaning", "place"), (Row(("a", "b", "c")),))
     page = tmp_path / "index.html"
-    page.write_text(render_document(Document("Runtimes", "", (*tables, other))), "utf-8")
+    page.write_text(render_document(Document("Runtimes", "", (*tables, words_table))), "utf-8")
     browser.open(page)
     browser.click("#filter")
     browser.type("beta ONNX")

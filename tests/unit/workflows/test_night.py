@@ -116,11 +116,11 @@ def test_a_night_that_is_ended_ends_what_a_job_started_in_another_session(night:
     call = [night.folder / ".ci/night", "audit"]
     with (
         subprocess.Popen(call, env=night.variables, stdout=subprocess.DEVNULL) as running,
-        (night.folder / "held").open("rb") as held,  # opened once the process has opened it
+        (night.folder / "held").open("rb") as held_pipe,  # opened once the process has opened it
     ):
         running.send_signal(signal.SIGTERM)
         assert running.wait() == 128 + signal.SIGTERM
-        assert held.read() == b""  # nobody has it open any longer
+        assert held_pipe.read() == b""  # nobody has it open any longer
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ def find_ids(*lines: str, soc: tuple[str, int] | None = None) -> list[str]:
     return sorted(finding.id for finding in BOARDS.judge_all(within(soc=soc, board=board)))
 
 
-def without(*names: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
+def without(*names: str, extra_lines: tuple[str, ...] = ()) -> tuple[str, ...]:
     rows = [row for row in WHOLE if not any(row.endswith(name) for name in names)]
-    return (*more, *rows)
+    return (*extra_lines, *rows)
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def without(*names: str, more: tuple[str, ...] = ()) -> tuple[str, ...]:
         (WHOLE, ("QCM6490", 68), []),
         (WHOLE, ("SM8650", 75), ["QNN816"]),  # the skel of another Hexagon
         (without("fastrpc-cdsp"), None, ["QNN811"]),
-        (without("fastrpc-cdsp", more=("node=no /dev/fastrpc-cdsp",)), None, ["QNN812"]),
-        (without("fastrpc-cdsp", more=("node=no /a", "node=yes /b")), None, []),
+        (without("fastrpc-cdsp", extra_lines=("node=no /dev/fastrpc-cdsp",)), None, ["QNN812"]),
+        (without("fastrpc-cdsp", extra_lines=("node=no /a", "node=yes /b")), None, []),
         (without("fastrpc_shell_3"), None, []),
         (without("fastrpc_shell_unsigned_3"), None, ["QNN814"]),
-        (without("unsigned_3", more=(f"file={DSP}/testsig-0x12.so",)), None, []),
+        (without("unsigned_3", extra_lines=(f"file={DSP}/testsig-0x12.so",)), None, []),
         # Without a shell, the whole archive is missing: the C++ library is no other cause.
         (without("_3", "libc++.so.1", "libc++abi.so.1"), None, ["QNN813"]),
         (without("libc++.so.1"), None, ["QNN815"]),
         (without("Skel.so"), None, ["QNN816"]),
         (without("cdsprpcd"), None, ["QNN817"]),
-        (without("cdsprpcd", more=("daemon=adsprpcd",)), None, ["QNN817"]),
-        (without("fastrpc-cdsp", "cdsprpcd", more=(OLD_NODE, "daemon=adsprpcd")), None, []),
-        (without("fastrpc-cdsp", "cdsprpcd", more=(OLD_NODE,)), None, ["QNN817"]),
+        (without("cdsprpcd", extra_lines=("daemon=adsprpcd",)), None, ["QNN817"]),
+        (without("fastrpc-cdsp", "cdsprpcd", extra_lines=(OLD_NODE, "daemon=adsprpcd")), None, []),
+        (without("fastrpc-cdsp", "cdsprpcd", extra_lines=(OLD_NODE,)), None, ["QNN817"]),
         (without("end="), None, ["QNN810"]),  # a broken connection
         (("ssh: connect to host board port 22: Connection refused",), None, ["QNN810"]),
         ((), None, ["QNN810"]),
