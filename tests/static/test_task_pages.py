@@ -9,12 +9,9 @@ from tests.static.test_links import tokens_of
 
 # Guides that explain, compare or lead on, and those that first need a file of the reader.
 OTHERS = {
-    "air-gapped",
     "ci",
     "concepts",
     "device-lab",
-    "evidence",
-    "mend",
     "precision",
     "pytorch",
     "red",
