@@ -39,6 +39,7 @@ ROWS = (
     ("stage --soc SM8650 --runner gone --runtime folder --out out", "run `qnn-ci build android`"),
     ("test --policy default", "pass --model file.py:factory"),
     ("test-emulator --policy gone.toml", "`qnn-ci init --policy-only` writes one"),
+    ("test-emulator --model files", "run `qnn-ci test-onnx --model files` for its .onnx files"),
     ("test-emulator --model net.onnx", "if a policy also has other models, choose these"),
     ("test-emulator --policy both.toml", "if a policy also has other models, choose these"),
     ("test-emulator --model mlp --backend gpu --estimate", "leave out --estimate"),
@@ -112,6 +113,9 @@ LEFT = {
     (
         "copy the model into it, or pass --directory with a directory above the model"
     ): "nobody knows the directory",
+    (
+        "`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
+    ): "needs a red model; the README's is mended by its command",
     "add the model to a policy (`qnn-ci init` writes one), and pass --policy": "needs torch",
 }
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*|`qnn-ci")

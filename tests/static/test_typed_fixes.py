@@ -17,13 +17,32 @@ def read_fixes() -> Iterator[tuple[str, str]]:
     for top in ("ci", "provisioning"):
         for path in sorted((ROOT / top).rglob("*.py")):
             for node in list_nodes(parse_source(path.read_text("utf-8"))):
-                values = [node.value] if isinstance(node, ast.keyword) and node.arg == "fix" else []
-                if values and isinstance(values[0], ast.IfExp):
-                    values = [values[0].body, values[0].orelse]
-                for value in values:
+                for value in list_values(node):
                     text = show_string(value).replace("{show_command(", "`qnn-ci {")
                     if OPTION.search(text):
                         yield path.relative_to(ROOT).as_posix(), text
+
+
+def list_values(node: ast.AST) -> list[ast.expr]:
+    """Return the texts of a fix: an argument, or a variable or a constant that becomes one."""
+    if isinstance(node, ast.keyword):
+        names = [node.arg or ""]
+    elif isinstance(node, ast.Assign):
+        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+    else:
+        return []
+    if not any(name.lower() == "fix" or name.lower().endswith("_fix") for name in names):
+        return []
+    value = node.value
+    return [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+
+
+def test_fixes_are_read_from_arguments_and_from_what_becomes_one() -> None:
+    source = 'f(fix="pass --a" if x else "pass --b")\nfix = "pass --c"\nKEY_FIX = "pass --d"\n'
+    source += 'prefixes = "pass --e"\nf(why="pass --f")\n'
+    nodes = list_nodes(parse_source(source))
+    texts = [show_string(value) for node in nodes for value in list_values(node)]
+    assert sorted(texts) == ["pass --a", "pass --b", "pass --c", "pass --d"]
 
 
 def test_each_fix_with_an_option_or_a_command_is_typed_or_has_a_reason() -> None:

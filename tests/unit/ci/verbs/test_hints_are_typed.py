@@ -48,7 +48,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "net.py").write_text("def factory(): ...\n")
     for name in ("net.onnx", "net.tflite", "net.pte", "libQnnHtp.so"):
         (tmp_path / name).touch()
-    (tmp_path / "folder").mkdir()
+    for name in ("folder", "files"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "files/net.onnx").touch()
     (tmp_path / "tree/backends/qualcomm").mkdir(parents=True)
     (tmp_path / "tree/CMakeLists.txt").touch()
     (tmp_path / "qnn.toml").write_text(POLICY + MIXTURE)
