@@ -14,9 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from ci.__main__ import main
+from ci.gate.schema import Plan
+from ci.report.schema import CaseName
 from provisioning.console import command
 from provisioning.console.command import Outcome, Verb
 from provisioning.errors import ExitCode, UsageError
@@ -53,6 +56,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "files/net.onnx").touch()
     (tmp_path / "tree/backends/qualcomm").mkdir(parents=True)
     (tmp_path / "tree/CMakeLists.txt").touch()
+    case = CaseName(model="mlp", scheme="fp16", soc="SM8650")
+    for name, cases in (("plan", (case,)), ("empty", ())):
+        plan = Plan(base="before", head="now", cases=cases)
+        (tmp_path / f"{name}.json").write_bytes(msgspec.json.encode(plan))
     (tmp_path / "qnn.toml").write_text(POLICY + MIXTURE)
     (tmp_path / "both.toml").write_text(f'{POLICY}[models.o]\npath = "net.onnx"\n')
     (tmp_path / "lpai.toml").write_text(f"{POLICY}[models.m.run]\nlpai_fps = 30\n")
