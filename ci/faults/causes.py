@@ -31,7 +31,7 @@ def diagnose_graph(
     while True:
         experiment, diagnosis = advance(steps, answer)
         if experiment is None:
-            return diagnosis or Diagnosis(suspicion.whole)
+            return diagnosis or Diagnosis(suspicion.whole_result)
         answer = None
         if isinstance(experiment, ListRemedies):
             answer = [*remedies]

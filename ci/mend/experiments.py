@@ -167,7 +167,7 @@ class Laboratory:
         while True:
             experiment, diagnosis = advance(steps, answer)
             if experiment is None:
-                return diagnosis or Diagnosis(suspicion.whole)
+                return diagnosis or Diagnosis(suspicion.whole_result)
             answer = self.answers.read(experiment) if self.answers else None
             if answer is None:
                 answer = self.answer(experiment)
