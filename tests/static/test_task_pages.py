@@ -13,7 +13,6 @@ OTHERS = {
     "concepts",
     "device-lab",
     "precision",
-    "pytorch",
     "red",
     "your-repository",
 }
