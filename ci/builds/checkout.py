@@ -14,6 +14,7 @@ from pathlib import Path
 from ci.builds.plan import BuildJob, BuildRequest, Kit, find_place, make_plan
 from ci.builds.targets import Needs, Target, read_targets
 from ci.builds.toolchains import ask_python, find_tools, resolve_compilers
+from ci.report.text import name_some
 from provisioning.artifacts.environment import Environment, locate_profile
 from provisioning.artifacts.installations import set_by_option
 from provisioning.console.git import list_submodules
@@ -41,6 +42,7 @@ DIRECTIVE = re.compile(r"\s*#\s*(\w+)")
 NOT_HEXAGON = re.compile(r"\s*#\s*ifndef\s+__hexagon__\b")
 GUARD = re.compile(r"\A\s*#\s*ifndef\s+(\w+)\s*\n\s*#\s*define\s+\1\b[^\n]*")
 DEFINITION = re.compile(r"#\s*define\s+(\w+)")
+MOST_NAMES = 4  # of a wrong SDK, all of them would fill a page
 EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
 
 
@@ -271,9 +273,9 @@ def check_names(source: Path, sdk: Path) -> None:
     for name in declared:
         undeclared.pop(name, None)
     if undeclared:
-        names = ", ".join(f"{name} ({path})" for name, path in sorted(undeclared.items()))
+        named = [f"{name} ({path})" for name, path in sorted(undeclared.items())]
         raise UnfitError(
-            f"the headers of the QNN SDK in {sdk} lack {names}",
+            f"the headers of the QNN SDK in {sdk} lack {name_some(named, MOST_NAMES)}",
             why="the checkout's sources use names that only another version of the SDK declares",
             fix="pass a newer SDK with --sdk, or build an ExecuTorch that works with this one "
             "(docs/reference/pairs.md)",
