@@ -43,7 +43,7 @@ ROWS = (
     ("test-emulator --plan empty.json", "to run all cases, leave out --plan"),
     ("test-emulator --plan plan.json --model m", "leave out --plan, or --model"),
     ("test-emulator --policy gone.toml", "`qnn-ci init --policy-only` writes one"),
-    ("test-emulator --model files", "run `qnn-ci test-onnx --model files` for its .onnx files"),
+    ("test-litert --model files", "run `qnn-ci test-onnx --model files` for its .onnx files"),
     ("test-emulator --model net.onnx", "if a policy also has other models, choose these"),
     ("test-emulator --policy both.toml", "if a policy also has other models, choose these"),
     ("test-emulator --model mlp --backend gpu --estimate", "leave out --estimate"),
