@@ -472,6 +472,7 @@ CHATTER = (
     "[operator_registry.cpp:",  # what a missing operator has for arguments, over many lines
     "DEBUG    torch.__trace:",
     *("[WARNING] [Qnn ExecuTorch]: Qnn API version", "return cls.__new__(cls, *args)"),
+    "INFO     executorch.",  # as pytest shows a log
     *("[INFO ", "WARNING:root:Node of type", "No quant config is implemented for op, "),
 )
 CHATTING = (
@@ -479,6 +480,7 @@ CHATTING = (
     *("requested for preservation by partitioner", "torchao/_C_", "is an Enum subclass and is now"),
     *("] [QNN] Using QNN SDK at ", "The backend_opinfo module couldn't be imported"),
     "File mapped weights feature is only available on Windows",
+    "No QnnManager active for backend type",
     *("torchvision is not installed. Skipping torchvision::", "VerifyEachNodeIsAssignedToAnEp]"),
 )
 

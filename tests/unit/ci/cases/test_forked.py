@@ -82,6 +82,8 @@ def test_the_tail_of_a_log_skips_noise_and_keeps_the_error(tmp_path: Path) -> No
         "<omitting python frames>",
         "  return cls.__new__(cls, *args)",
         "[WARNING 2026-11-23 08:08:42,993 pass_manager.py:82] PassManager is deprecated. Use",
+        "INFO     executorch.backends.qualcomm.qnn_preprocess:qnn_preprocess.py:122 Visiting: a, b",
+        "WARNING  root:qnn_manager_lifecycle.py:96 No QnnManager active for backend type kGpu",
     )
     frames_of_ours = (
         f'  File "{ROOT}/ci/cases/pool.py", line 1, in run_job\n    return job()\n    ^^^\n'
