@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from ci.inspect.compat import Runtime
 from ci.inspect.files import inspect_file, read_runtime
-from ci.inspect.genie import BinaryFile, GenieFolder, GenieKeys, read_genie, require_config
+from ci.inspect.genie import BinaryFile, GenieFolder, read_genie, require_config
 from ci.inspect.genie_checks import judge_genie
+from ci.inspect.genie_keys import read_keys
 from provisioning.doctor.registry import Finding, Severity
-from provisioning.manifest.reader import read_policy
 from provisioning.manifest.targets import read_all_socs
 from provisioning.versions import parse_version
 
@@ -133,7 +133,7 @@ def explain_bundle(
     there is no bundle."""
     chosen_soc, version = soc or facts.find_soc(), "" if runtime_name else facts.find_version()
     folder = read_folder(path, chosen_soc, runtime_name or version)
-    reasons = read_policy("genie", GenieKeys).explains
+    reasons = read_keys().explains
     parts = list_parts(folder)
     findings: list[Explained] = []
     explained_lines: set[tuple[int, str]] = set()

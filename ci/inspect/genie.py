@@ -14,14 +14,26 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
-
-from msgspec import Struct
 
 from ci.inspect.apps import find_texts
 from ci.inspect.compat import Runtime
 from ci.inspect.files import describe_runtime, read_runtime
+from ci.inspect.genie_keys import (
+    DIALOG,
+    ENGINE,
+    NEAR,
+    OF_DRAFTS,
+    check_keys,
+    find_section,
+    is_number,
+    is_of_kind,
+    list_keys,
+    list_objects,
+    name_kind,
+    read_keys,
+)
 from ci.llm.tokenizers import CHAT_TOKEN, find_ends_of_turn, list_token_ids, list_token_texts
 from provisioning.console.command import user_path
 from provisioning.doctor.facts import FileFacts
@@ -40,10 +52,8 @@ from provisioning.documents import (
 )
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, name_machine
 from provisioning.errors import QnnCiError, UsageError
-from provisioning.manifest.reader import read_policy
 
 CONFIG = "genie_config.json"
-DIALOG, ENGINE = "dialog", "engine"
 BINARIES = "dialog.engine.model.binary.ctx-bins"
 PREFIX_KEY = "dialog.ssd-q1.forecast-prefix-name"  # the only one that names a folder
 LORA = "dialog.engine.model.binary.lora.adapters"
@@ -58,33 +68,7 @@ TEMPLATES = ("prompt.json", "prompt.conf", "sample_prompt.txt", "chat_template.j
 PART = re.compile(r"(\d+)_of_(\d+)")
 LENGTHS = re.compile(r"ar(\d+)_cl(\d+)")
 MASK = "attention_mask"
-NEAR = 0.85  # how alike a misspelt key is, as difflib measures it
-HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]+")
 MOST_CONFIG_BYTES, MOST_TOKENIZER_BYTES = 1 << 20, 256 << 20
-
-
-class Section(Struct, frozen=True, forbid_unknown_fields=True):
-    """The keys of a section of the configuration, each with the type of its value. ``values`` are
-    those that some keys may have, and ``ranges`` the smallest and largest numbers that make sense.
-    ``of_type`` are the keys that belong to the ``type`` of the same
-    name, each with whether that type needs it."""
-
-    required: tuple[str, ...]
-    keys: dict[str, str]
-    values: dict[str, tuple[str, ...]] = {}
-    ranges: dict[str, tuple[float, float]] = {}
-    of_type: dict[str, bool] = {}
-
-
-class GenieKeys(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of manifests/policies/genie.toml. ``explains`` maps the number of an error of QNN
-    to the findings on a folder that cause it. ``settings`` are the keys of the HTP's settings with
-    their types, and ``setting_values`` the values that some may have."""
-
-    explains: dict[str, tuple[str, ...]]
-    sections: dict[str, Section]
-    settings: dict[str, str]
-    setting_values: dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -225,6 +209,7 @@ class GenieFolder:
     strange_keys: tuple[str, ...] = ()
     table_bytes: int = 0
     soc: str = ""
+    graph_names: tuple[tuple[str, str], ...] = ()
     other_engines: tuple[GenieFolder, ...] = ()
 
     def section(self, *keys: str) -> Mapping[str, Any]:
@@ -295,10 +280,12 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
     prefix = find_section(document, (DIALOG, "ssd-q1"))
     reader.find(PREFIX_KEY, prefix.get(PREFIX_KEY.rpartition(".")[2]))
-    table = reader.find("dialog.embedding.lut-path", reader.word(document, "embedding", "lut-path"))
+    reader.find_files(document, of_engine=False)
+    word = find_section(document, (DIALOG, "embedding")).get("lut-path")
+    table = place_file(folder, word) if isinstance(word, str) and word else None
     strange: list[str] = []
     if library_keys is not None:
-        strange = [key for _, key in list_keys(document) if key not in library_keys]
+        strange = [key for key in list_keys(document) if key not in library_keys]
     common = GenieFolder(
         folder.name,
         config.name,
@@ -308,32 +295,34 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
         runtime=runtime,
         libraries=libraries,
         strange_keys=tuple(strange),
-        table_bytes=table.stat().st_size if table else 0,
+        table_bytes=table.stat().st_size if table and table.is_file() else 0,
         soc=soc,
         strange_tokens=tuple(find_strange_tokens(folder, tokenizer)),
     )
-    first = reader.read_engine(common)
-    other_engines = []
-    for engine in list_other_engines(document):
+    first_engine, *other_engines = list_engines(document)
+    first = reader.read_engine(replace(common, config=first_engine))
+    other_folders = []
+    for engine in other_engines:
         separate = FolderReader(folder)
-        fault_texts = [(config.name, fault) for fault in check_engine(engine)]
-        other_engines.append(
-            separate.read_engine(replace(common, config=engine, faults=(*fault_texts,)))
-        )
-    return replace(first, other_engines=tuple(other_engines))
+        other_folders.append(separate.read_engine(replace(common, config=engine, faults=())))
+    return replace(first, other_engines=tuple(other_folders))
 
 
-def list_other_engines(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the configuration with each engine after the first as its only one. A draft model may
-    have another vocabulary."""
+def list_engines(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the configuration with each of its engines as the only one. A draft model may have
+    another vocabulary."""
     dialog = find_section(document, (DIALOG,))
     engines = dialog.get(ENGINE)
-    for engine in engines[1:] if isinstance(engines, list) else []:
+    if not isinstance(engines, list) or not engines:
+        return [document]
+    documents: list[Mapping[str, Any]] = []
+    for engine in engines:
         context = dict(find_section(document, (DIALOG, "context")))
         is_draft = isinstance(engine, dict) and engine.get("role") in OF_DRAFTS
         if is_draft and "draft-n-vocab" in context:
             context["n-vocab"] = context["draft-n-vocab"]
-        yield {**document, DIALOG: {**dialog, ENGINE: engine, "context": context}}
+        documents.append({**document, DIALOG: {**dialog, ENGINE: engine, "context": context}})
+    return documents
 
 
 def find_libraries(folder: Path, name: str) -> tuple[Runtime | None, Libraries | None]:
@@ -389,17 +378,10 @@ def describe_damage(file: FileFacts) -> str:
     return ""
 
 
-def list_keys(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys of the sections of genie.toml in a configuration, each with its section."""
-    for name in read_policy("genie", GenieKeys).sections:
-        for key in find_section(document, name.split(".")):
-            yield name, key
-
-
 def find_keys(library: Path, document: Mapping[str, Any]) -> frozenset[str] | None:
     """Return the keys of a configuration that a libGenie contains, or None for a library that
     contains no key at all. In libGenie of QNN 2.47 to 2.51, each key that it knows is a text."""
-    texts = {key.encode(): key for _, key in list_keys(document)}
+    texts = {key.encode(): key for key in list_keys(document)}
     found_texts = find_texts(library, [*texts, KEY_OF_ALL])
     return (
         frozenset(texts[text] for text in found_texts if text in texts)
@@ -408,27 +390,25 @@ def find_keys(library: Path, document: Mapping[str, Any]) -> frozenset[str] | No
     )
 
 
-def find_section(document: Any, keys: Sequence[str]) -> Mapping[str, Any]:
-    """Return the object below ``keys``, empty if there is none. Of several engines, the first one
-    counts, which computes the answer."""
-    for key in keys:
-        document = document.get(key) if isinstance(document, dict) else None
-        if key == ENGINE and isinstance(document, list) and document:
-            document = document[0]
-    return document if isinstance(document, dict) else {}
-
-
 def place_file(folder: Path, word: str) -> Path:
     """Return where a file that the configuration names is. An absolute path is one on the device,
     so its name is that of a file in ``folder``, and so is that of a path out of the folder."""
-    relative = PurePosixPath(word.replace("\\", "/"))
-    return folder / (relative.name if is_outside(word) else relative)
+    parts = PurePosixPath(word.replace("\\", "/")).parts
+    if is_outside(word):
+        return folder / parts[-1]
+    # Apps that start Genie in a folder above name the folders down to this one, too.
+    for number in range(len(parts)):
+        if (inner := folder.joinpath(*parts[number:])).exists():
+            return inner
+    return folder.joinpath(*parts)
 
 
 def is_outside(word: str) -> bool:
-    """Return whether a path is absolute or leads out of its folder."""
+    """Return whether a path is absolute, leads out of its folder, or has a part that an app
+    replaces, such as ``<models_path>``."""
     relative = PurePosixPath(word.replace("\\", "/"))
-    return relative.is_absolute() or ".." in relative.parts
+    is_windows = PureWindowsPath(word).drive != ""
+    return relative.is_absolute() or is_windows or ".." in relative.parts or word.startswith("<")
 
 
 class FolderReader:
@@ -443,11 +423,7 @@ class FolderReader:
         self.ignored_settings: list[tuple[str, str]] = []
         self.empty_files: list[tuple[str, str]] = []
         self.faults: list[tuple[str, str]] = []
-
-    @staticmethod
-    def word(document: Any, section: str, key: str) -> Any:
-        """Return a value of a section of the dialog."""
-        return find_section(document, (DIALOG, section)).get(key)
+        self.graph_names: list[tuple[str, str]] = []
 
     def read_engine(self, folder: GenieFolder) -> GenieFolder:
         """Return the folder with the files of its engine."""
@@ -460,6 +436,7 @@ class FolderReader:
         elif not all(isinstance(name, str) and name for name in names):
             self.faults.append((file, f"{BINARIES} has something that is no name of a file"))
         binaries = tuple(self.read_binaries(names))
+        self.find_files({DIALOG: {ENGINE: engine}}, of_engine=True)
         for reason in self.find_adapters(binary.get("lora"), len(names)):
             self.faults.append((file, reason))
         extensions = find_section(engine, ("backend",)).get("extensions")
@@ -474,6 +451,7 @@ class FolderReader:
             backslashed=tuple(self.backslashed),
             ignored_settings=tuple(self.ignored_settings),
             empty_files=tuple(self.empty_files),
+            graph_names=tuple(self.graph_names),
             binaries=binaries,
             devices=tuple(devices),
         )
@@ -493,15 +471,24 @@ class FolderReader:
             self.missing.append((key, word, find_other_name(path)))
         return None
 
+    def find_files(self, document: Mapping[str, Any], *, of_engine: bool) -> None:
+        """Look for the files that keys of an engine, or other ones, name."""
+        for key, kind in read_keys().names.items():
+            if kind == "file" and (ENGINE in key.split(".")) is of_engine:
+                for _, word in list_objects(document, key.split("."), ""):
+                    self.find(key, word)
+
     def place(self, key: str, word: Any) -> Path | None:
         """Return where the file that ``word`` names is (see place_file), None if it names none."""
         if not isinstance(word, str) or not word:
             return None
-        if is_outside(word):
+        path = place_file(self.folder, word)
+        inner = PurePosixPath(word.replace("\\", "/"))
+        if is_outside(word) or (path.exists() and path != self.folder / inner):
             self.absolute.append((key, word))
         elif "\\" in word:
             self.backslashed.append((key, word))
-        return place_file(self.folder, word)
+        return path
 
     def find_adapters(self, lora: Any, parts: int) -> Iterator[str]:
         """Look for the files of the adapters in a section ``lora``, and yield which adapters are
@@ -568,7 +555,8 @@ class FolderReader:
         if path is None:
             return
         if not path.is_file():
-            self.ignored_settings.append((path.name, "it is missing"))
+            if not isinstance(word, str) or not is_outside(word):
+                self.ignored_settings.append((path.name, "it is missing"))
             return
         try:
             document = read_json(path, dict[str, Any], MOST_CONFIG_BYTES)
@@ -578,6 +566,9 @@ class FolderReader:
         if reason := find_wrong_setting(document):
             self.ignored_settings.append((path.name, reason))
             return
+        for key, value in walk_settings(document):
+            if key == "graph_names" and isinstance(value, list):
+                self.graph_names += [(path.name, name) for name in value]
         rows = document.get("devices")
         for row in rows if isinstance(rows, list) else []:
             if isinstance(row, dict):
@@ -591,7 +582,7 @@ class FolderReader:
 def find_wrong_setting(document: Mapping[str, Any]) -> str:
     """Return which value of the HTP's settings QNN does not know, "" if there is none. Keys of
     genie.toml's ``settings`` are the same in all of their sections."""
-    genie_keys = read_policy("genie", GenieKeys)
+    genie_keys = read_keys()
     for key, value in walk_settings(document):
         allowed, kind = genie_keys.setting_values.get(key, ()), genie_keys.settings.get(key)
         if kind and not is_of_kind(value, kind):
@@ -645,144 +636,6 @@ def find_other_name(path: Path) -> str:
     names = (each.name for each in path.parent.iterdir()) if path.parent.is_dir() else ()
     other_name = next((name for name in names if name.lower() == path.name.lower()), "")
     return other_name and f"; the folder has {other_name}"
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value of JSON is an integer."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-OF_DRAFTS = ("draft", "secondary")
-# Tuples, since a document may have a list instead of a text.
-OF_TWO_ENGINES = ("spd", "kv-share", "eaglet")
-NEEDED_SECTIONS = {"context", "tokenizer", "backend", "model"}
-TYPES: Mapping[str, tuple[type, ...]] = {
-    "number": (int, float),
-    "string": (str,),
-    "boolean": (bool,),
-    "object": (dict,),
-    "numbers": (int, float, list),
-    "strings": (list,),
-    "paths": (str, list),
-    "list": (list,),
-    "any": (object,),
-    "objects": (dict, list),
-}
-# The types of what is in a list.
-OF_LISTS: Mapping[str, tuple[type, ...]] = {
-    "numbers": (int, float),
-    "strings": (str,),
-    "paths": (str,),
-    "objects": (dict,),
-}
-
-
-def name_kind(kind: str) -> str:
-    """Return a type of genie.toml as text."""
-    usual = f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
-    return NAMES_OF_KINDS.get(kind, usual)
-
-
-NAMES_OF_KINDS = {
-    "numbers": "a number or a list of numbers",
-    "strings": "a list of strings",
-    "paths": "a string or a list of strings",
-    "objects": "an object or a list of objects",
-}
-
-
-def is_of_kind(value: Any, kind: str) -> bool:
-    """Return whether a value of JSON has a type of genie.toml. Python's booleans are numbers, and
-    JSON's are not."""
-    if isinstance(value, bool):
-        return kind in {"boolean", "any"}
-    if isinstance(value, list) and kind in OF_LISTS:
-        return all(isinstance(each, OF_LISTS[kind]) for each in value)
-    return isinstance(value, TYPES[kind])
-
-
-def check_keys(
-    document: Mapping[str, Any], library_keys: frozenset[str] = frozenset()
-) -> Iterator[str]:
-    """Yield why libGenie refuses the keys of a configuration. Sections whose keys are not known
-    here are not checked, and ``library_keys``, which the shipped libGenie contains, may be newer
-    ones."""
-    for name, section in read_policy("genie", GenieKeys).sections.items():
-        keys = name.split(".")
-        if keys[-1] in find_section(document, keys[:-1]):
-            yield from check_section(name, section, find_section(document, keys), library_keys)
-        elif keys[-1] in NEEDED_SECTIONS:
-            yield f"{name} is missing"
-    yield from check_combinations(document)
-
-
-def check_engine(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why libGenie refuses the sections of an engine."""
-    for name, section in read_policy("genie", GenieKeys).sections.items():
-        keys = name.split(".")
-        if ENGINE in keys and (values := find_section(document, keys)):
-            yield from check_section(name, section, values, frozenset())
-
-
-def check_combinations(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which keys of a configuration libGenie does not accept together."""
-    htp = find_section(document, (DIALOG, ENGINE, "backend", "QnnHtp"))
-    model = find_section(document, (DIALOG, ENGINE, "model"))
-    dialog = find_section(document, (DIALOG,))
-    has_several = isinstance(dialog.get(ENGINE), list)
-    if has_several != (dialog.get("type") in OF_TWO_ENGINES) and "type" in dialog:
-        engines = "a list of two engines" if has_several else "one engine"
-        yield f"dialog.engine is {engines}, and dialog.type is {dialog['type']}"
-    if "role" in find_section(document, (DIALOG, ENGINE)) and not has_several:
-        yield "dialog.engine.role is only for several engines"
-    embedding = find_section(document, (DIALOG, "embedding"))
-    if ("lut-path" in embedding) != (embedding.get("type") == "lut"):
-        yield 'dialog.embedding needs lut-path and type "lut", or neither'
-    if htp.get("shared-engine") is True and htp.get("allow-async-init") is not True:
-        yield "shared-engine needs allow-async-init"
-    for key in ("pos-id-dim", "rope-theta"):
-        if key in htp and "positional-encoding" in model:
-            yield f"{key} and positional-encoding exclude each other"
-    if isinstance(mask := htp.get("cpu-mask"), str) and not HEXADECIMAL.fullmatch(mask):
-        yield f"cpu-mask is {json.dumps(mask)[:40]}, not a hexadecimal number such as 0xe0"
-    if {"ctx-bins", "fcb"} <= find_section(model, ("binary",)).keys():
-        yield "ctx-bins and fcb exclude each other"
-
-
-def check_section(
-    name: str, section: Section, values: Mapping[str, Any], library_keys: frozenset[str]
-) -> Iterator[str]:
-    """Yield why libGenie refuses the keys of a section."""
-    for key in section.required:
-        if key not in values:
-            yield f"{name}.{key} is missing"
-    for key, value in values.items():
-        if key not in section.keys and key in library_keys:
-            continue
-        if key not in section.keys:
-            yield f"{name}.{key} is a key that libGenie does not know"
-        elif key == "version" and value != 1:
-            yield f"{name}.version is {json.dumps(value)[:40]}, and libGenie knows 1"
-        elif key == "eos-token" and value == []:
-            yield f"{name}.{key} is empty"
-        elif not is_of_kind(value, section.keys[key]):
-            yield f"{name}.{key} is {json.dumps(value)[:40]}, not {name_kind(section.keys[key])}"
-        elif value not in section.values.get(key, (value,)):
-            yield (
-                f"{name}.{key} is {json.dumps(value)[:40]}, and libGenie knows"
-                f" {', '.join(section.values[key])}"
-            )
-    yield from check_type(name, section, values)
-
-
-def check_type(name: str, section: Section, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why libGenie refuses the keys of a section that belong to one type of it."""
-    chosen = values.get("type")
-    if section.of_type.get(str(chosen)) and chosen not in values:
-        yield f"{name}.type is {chosen}, and {name}.{chosen} is missing"
-    for key in section.of_type:
-        if key in values and key != chosen and isinstance(chosen, str):
-            yield f"{name}.{key} is there, and {name}.type is {chosen}"
 
 
 def require_config(folder: Path) -> Path:

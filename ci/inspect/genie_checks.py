@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ci.inspect import genie_graphs
+from ci.inspect import genie_facts, genie_graphs
 from ci.inspect.compat import Axis, Verdict, judge_compat
-from ci.inspect.genie import BinaryFile, GenieFolder, find_section
+from ci.inspect.genie import BinaryFile, GenieFolder
+from ci.inspect.genie_keys import find_section, list_objects, read_keys
 from ci.report.text import name_some
 from provisioning.doctor.registry import Finding, Seen, Subjects, seen
 from provisioning.doctor.survey.context_binaries import TensorSpec
 from provisioning.manifest.targets import find_any_soc, read_all_socs
 
 MOST_NAMED = 4
+MARKS = ("bos-token", "eos-token", "eot-token")
 ALWAYS_NEEDED = ("libGenie.so", "libQnnHtp.so", "libQnnSystem.so")
 EXTENSIONS = "libQnnHtpNetRunExtensions.so"
 # Where the configuration has the dimensions of a head. Of several positional encodings, each for
@@ -56,9 +58,12 @@ FOLDERS.each(
     QNN986=genie_graphs.see_renamed_parts,
     QNN987=genie_graphs.see_empty_files,
     QNN988=genie_graphs.see_other_model,
-    QNN989=genie_graphs.see_unknown_alphas,
+    QNN989=genie_facts.see_unknown_names,
     QNN990=genie_graphs.see_strange_numbers,
     QNN991=genie_graphs.see_wrong_types,
+    QNN993=genie_facts.see_contradictions,
+    QNN994=genie_facts.see_unlike_graphs,
+    QNN995=genie_facts.see_other_order,
 )
 
 
@@ -228,17 +233,18 @@ def see_tokenizer(folder: GenieFolder) -> Iterator[Seen]:
 
 @FOLDERS.check("QNN960")
 def see_special_tokens(folder: GenieFolder) -> Iterator[Seen]:
-    """Report a bos or eos token that is none of the tokenizer's special tokens: -1 means none."""
+    """Report a token that the model does not have, and one that begins or ends texts and is none of
+    the tokenizer's special tokens: -1 means none."""
     special = folder.tokenizer.special_ids if folder.tokenizer else frozenset()
     vocabulary = folder.section("context").get("n-vocab")
-    for key in ("bos-token", "eos-token"):
-        value = folder.section("context").get(key)
-        for number in value if isinstance(value, list) else [value]:
+    for key in (key for key, kind in read_keys().names.items() if kind == "token"):
+        for _, number in list_objects(folder.config, key.split("."), ""):
             if not isinstance(number, int) or number < 0:
                 continue
             is_beyond = isinstance(vocabulary, int) and number >= vocabulary
-            if is_beyond or (special and number not in special):
-                yield seen(f"dialog.context.{key}", folder.config_file, number=number)
+            is_mark = key.rpartition(".")[2] in MARKS
+            if is_beyond or (is_mark and special and number not in special):
+                yield seen(key, folder.config_file, number=number)
 
 
 @FOLDERS.check("QNN992")

@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from ci.inspect.genie import ENGINE, GenieFolder, GenieKeys, find_section, measure_graph
+from ci.inspect.genie import GenieFolder, measure_graph
+from ci.inspect.genie_keys import list_sections, read_keys
 from ci.report.text import name_some
 from provisioning.doctor.registry import Seen, seen
 from provisioning.doctor.survey.context_binaries import SCALE_TOLERANCE, Graph, TensorSpec
 from provisioning.elf.facts import name_machine
-from provisioning.manifest.reader import read_policy
 
 CACHE = re.compile(r"past_(key|value)_(\d+)_(in|out)")
 MOST_NAMED, HTP, LOGITS = 4, "libQnnHtp.so", "logits"
@@ -110,6 +110,9 @@ def find_cache_fault(graph: Graph) -> str:
             return reason
         if len(port.shape) == 4:
             lengths.add(port.shape[3] if kind == "key" else port.shape[2])
+        other = inputs[f"past_{other_kind}_{layer}_in"]
+        if kind == "key" and (reason := compare_kinds(port, other)):
+            return reason
     variant = measure_graph(graph)
     # Of sliding windows, the caches have several lengths.
     if variant and len(lengths) == 1:
@@ -121,6 +124,20 @@ def find_cache_fault(graph: Graph) -> str:
                 f" of {context}, {context - tokens} are needed"
             )
     return ""
+
+
+def compare_kinds(key: TensorSpec, value: TensorSpec) -> str:
+    """Return why the keys and values of a layer are not of the same heads and tokens, "" if they
+    are."""
+    if len(key.shape) != 4 or len(value.shape) != 4:
+        return ""
+    heads, _, _, length = key.shape
+    if (heads, length) == (value.shape[0], value.shape[2]):
+        return ""
+    return (
+        f"{key.name} is {list(key.shape)}, and {value.name} {list(value.shape)}: they differ in"
+        " heads or tokens"
+    )
 
 
 def compare_rows(graph: Graph, result: TensorSpec) -> str:
@@ -284,18 +301,6 @@ def see_other_model(folder: GenieFolder) -> Iterator[Seen]:
             yield seen(binary.name, folder.config_file, takes=name_some(sorted(taken), MOST_NAMED))
 
 
-def see_unknown_alphas(folder: GenieFolder) -> Iterator[Seen]:
-    """Report a strength of an adapter that no graph takes."""
-    lora = folder.section(ENGINE, "model", "binary").get("lora")
-    adapters = lora.get("adapters") if isinstance(lora, dict) else None
-    taken = {port.name for each in folder.binaries for g in each.graphs for port in g.inputs}
-    for adapter in adapters if isinstance(adapters, list) else ():
-        alphas = adapter.get("alphas") if isinstance(adapter, dict) else None
-        for alpha in alphas if isinstance(alphas, list) else ():
-            if taken and isinstance(alpha, str) and alpha not in taken:
-                yield seen(f"alphas of {adapter.get('name')}", folder.config_file, tensor=alpha)
-
-
 def see_wrong_types(folder: GenieFolder) -> Iterator[Seen]:
     """Report token ids of another type than int32, as Genie writes them."""
     for binary in folder.binaries:
@@ -308,13 +313,13 @@ def see_wrong_types(folder: GenieFolder) -> Iterator[Seen]:
 
 def see_strange_numbers(folder: GenieFolder) -> Iterator[Seen]:
     """Report numbers of the configuration that libGenie accepts, and that make no sense."""
-    for name, section in read_policy("genie", GenieKeys).sections.items():
-        values = find_section(folder.config, name.split("."))
-        for key, (low, high) in section.ranges.items():
+    known = read_keys().sections
+    for name, place, values in list_sections(folder.config):
+        for key, (low, high) in known[name].ranges.items():
             value = values.get(key)
             if isinstance(value, (int, float)) and not low <= value <= high:
                 bounds = f"{low:g} to {high:g}"
-                yield seen(f"{name}.{key}", folder.config_file, value=value, bounds=bounds)
+                yield seen(f"{place}.{key}", folder.config_file, value=value, bounds=bounds)
 
 
 def find_missing_layer(folder: GenieFolder) -> tuple[int, list[int]] | None:

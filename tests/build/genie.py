@@ -102,12 +102,16 @@ def make_part(
             f"past_key_{layer}_in": Port((count, 1, HEAD, length), UFIXED8, scale),
             f"past_value_{layer}_in": Port((count, 1, length, HEAD), UFIXED8, scale),
             "position_ids_cos": (1, 1, tokens, HEAD // 2),
+            "position_ids_sin": (1, 1, tokens, HEAD // 2),
+            "attention_mask": (1, 1, tokens, context),
         }
         gives: dict[str, Sequence[int] | Port] = {
             f"past_key_{layer}_out": Port((count, 1, HEAD, rows), UFIXED8, result_scale),
             f"past_value_{layer}_out": Port((count, 1, rows, HEAD), UFIXED8, result_scale),
         }
-        ids = {"inputs_embeds": first} if first else {"input_ids": Port((1, tokens), id_type)}
+        ids = {"input_ids": Port((1, tokens), id_type)}
+        if first:
+            ids = {"inputs_embeds": first._replace(shape=(1, tokens, first.shape[-1]))}
         takes |= ids if number == 1 else {"hidden": passed or (1, tokens, hidden)}
         if number == 1:
             gives["hidden"] = passed or (1, tokens, HIDDEN)

@@ -11,7 +11,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.inspect.bundle_log import LogFacts
-from ci.inspect.genie import GenieKeys
+from ci.inspect.genie_keys import read_keys
 from provisioning.errors import ExitCode
 from provisioning.manifest.reader import read_policy
 from tests.build import genie
@@ -150,7 +150,7 @@ def test_findings_on_the_folder_explain_the_log(
 
 def test_a_finding_names_each_error_that_it_explains() -> None:
     texts = read_policy("checks", dict[str, dict[str, Any]])
-    for number, findings in read_policy("genie", GenieKeys).explains.items():
+    for number, findings in read_keys().explains.items():
         assert {name: number in texts[name]["why"] for name in findings} == dict.fromkeys(
             findings, True
         )

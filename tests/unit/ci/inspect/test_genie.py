@@ -86,18 +86,22 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
     "no JSON": (write("genie_config.json", "{"), "QNN950", "genie_config.json"),
     "a key is missing": (drop("context", "n-vocab"), "QNN950", "context.n-vocab is missing"),
     "a section is missing": (drop("tokenizer"), "QNN950", "dialog.tokenizer is missing"),
-    "a word for a number": (put("context", "size", value="1024"), "QNN950", '"1024", not a number'),
-    "true for a number": (put(*HTP, "kv-dim", value=True), "QNN950", "true, not a number"),
+    "a word for a number": (
+        put("context", "size", value="1024"),
+        "QNN950",
+        '"1024", not an integer',
+    ),
+    "true for a number": (put(*HTP, "kv-dim", value=True), "QNN950", "true, not an integer"),
     "an unknown key": (put(*HTP, "kvdim", value=16), "QNN950", "kvdim is a key that libGenie"),
     "two positions": (
         put("engine", "model", "positional-encoding", value={"type": "rope"}),
         "QNN950",
-        "pos-id-dim and positional-encoding",
+        "pos-id-dim and model.positional-encoding exclude",
     ),
     "two lists of parts": (
         put("engine", "model", "binary", "fcb", value=[*PARTS]),
         "QNN950",
-        "ctx-bins and fcb exclude each other",
+        "fcb and ctx-bins exclude each other",
     ),
     "a part that is no text": (put(*BINS, value=[*PARTS, 7]), "QNN950", "not a list of strings"),
     "no parts": (put(*BINS, value=[]), "QNN950", "ctx-bins names no file"),
@@ -132,7 +136,7 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
     "no type of embeddings": (
         put("embedding", value={"version": 1, "size": 64, "lut-path": "tokenizer.json"}),
         "QNN950",
-        'needs lut-path and type "lut"',
+        'lut-path needs type "lut"',
     ),
     "a key of another library": (
         put("sampler", value={"version": 1, "top_k": 40}),

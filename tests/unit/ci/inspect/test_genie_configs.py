@@ -1,0 +1,382 @@
+"""The configuration of a folder for Genie and the files that it names: one fault each."""
+
+from __future__ import annotations
+
+import json
+from codecs import BOM_UTF8
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from provisioning.errors import ExitCode
+from tests.build.genie import HEAD, HIDDEN, PARTS, VOCABULARY, Change, make_genie, make_part
+from tests.build.genie_faults import (
+    FITS,
+    FOR_PHONE,
+    WRONG,
+    Row,
+    adapt,
+    both,
+    by_positional_encoding,
+    draft_with,
+    put,
+    put_htp,
+    require_fault,
+    require_silence,
+    second,
+    settings,
+    write_first,
+)
+from tests.stand_ins.lowered import Port
+
+TABLE_BYTES = VOCABULARY * HIDDEN * 2
+EMBEDDING = {
+    "version": 1,
+    "type": "lut",
+    "size": HIDDEN,
+    "lut-path": "embedding.bin",
+    "datatype": "ufixed16",
+}
+EMBEDS = Port((1, 128, HIDDEN))
+UFIXED16 = 0x0416
+PREFIX, CACHES = "forecast-prefix", "kv-cache.primary.qnn-htp"
+POINTER = "version https://git-lfs.github.com/spec/v1\nsize 73400320\n"
+
+
+def move_parts(separator: str) -> Change:
+    """The parts are in a folder, whose name the configuration separates by ``separator``."""
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        (folder / "models").mkdir()
+        for name in PARTS:
+            (folder / name).rename(folder / "models" / name)
+        names = [f"models{separator}{name}" for name in PARTS]
+        config["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = names
+
+    return change
+
+
+def with_prefix(*, is_there: bool) -> Change:
+    """Genie drafts tokens with a prefix, a folder with caches."""
+    section = {"version": 1, "ssd-version": 1, "forecast-token-count": 4, "branches": [3, 2]}
+    section |= {"forecast-prefix": 16, "forecast-prefix-name": "forecast-prefix"}
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        config["dialog"] |= {"type": "ssd-q1", "ssd-q1": section}
+        if is_there:
+            (folder / PREFIX).mkdir()
+            (folder / PREFIX / CACHES).write_bytes(bytes(64))
+
+    return change
+
+
+def write_config(start: bytes) -> Change:
+    """The configuration starts with these bytes."""
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        (folder / "genie_config.json").write_bytes(start + json.dumps(config).encode())
+
+    return change
+
+
+def embed(table_bytes: int) -> Change:
+    """The first part takes embeddings, which Genie looks up in a table."""
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        (folder / PARTS[0]).write_bytes(make_part(1, first=EMBEDS))
+        (folder / "embedding.bin").write_bytes(bytes(table_bytes))
+        config["dialog"]["embedding"] = {**EMBEDDING}
+
+    return change
+
+
+def embed_with_scale(scale: float) -> Change:
+    """The embeddings of the table have this scale, and the first part takes others."""
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        embed(TABLE_BYTES)(folder, config)
+        write_first(folder, first=Port(EMBEDS.shape, UFIXED16, 0.01))
+        config["dialog"]["embedding"]["quant-param"] = {"scale": scale, "offset": -128}
+
+    return change
+
+
+def write_settings(**core: object) -> Change:
+    """The settings of the HTP have a core with these."""
+    device = {"soc_model": 57, "dsp_arch": "v75", "cores": [{"core_id": 0, **core}]}
+    text = json.dumps({"devices": [device], "memory": {"mem_type": "shared_buffer"}})
+    return lambda folder, _: (folder / "htp_config.json").write_text(text)
+
+
+def link_to_nowhere(folder: Path, _: dict[str, Any]) -> None:
+    """A part is a link, as in a copied cache of Hugging Face."""
+    (folder / PARTS[1]).unlink()
+    (folder / PARTS[1]).symlink_to("../blobs/1")
+
+
+def link_all(folder: Path, config: dict[str, Any]) -> None:
+    """All files are links, as in a cache of Hugging Face."""
+    write_config(b"")(folder, config)
+    blobs = folder.parent / "blobs"
+    blobs.mkdir()
+    for path in sorted(folder.iterdir()):
+        path.rename(blobs / path.name)
+        path.symlink_to(f"../blobs/{path.name}")
+
+
+def write_utf16(folder: Path, config: dict[str, Any]) -> None:
+    """The configuration is written as by PowerShell."""
+    (folder / "genie_config.json").write_bytes(json.dumps(config).encode("utf-16"))
+
+
+FAULTS: dict[str, Row] = {
+    "settings of another automotive SoC": Row(
+        "ai-hub-apps 31", settings(31, "v66"), [], WRONG, {"QNN962": "Hexagon V66"}
+    ),
+    "the embeddings of another model": Row(
+        "aimet 4066", embed(TABLE_BYTES // 2), [], WRONG, {"QNN969": "embedding.bin has"}
+    ),
+    "no embeddings": Row(
+        "aimet 4066",
+        lambda folder, _: (folder / PARTS[0]).write_bytes(make_part(1, first=EMBEDS)),
+        [],
+        WRONG,
+        {"QNN969": "dialog.embedding does not fit the first part: it is missing"},
+    ),
+    "a buffer that is too small": Row(
+        "ai-hub-apps 63",
+        both(second(spill_bytes=8 << 20), put_htp("spill-fill-bufsize", 1 << 20)),
+        [],
+        WRONG,
+        {"QNN970": "spills 8388608 bytes"},
+    ),
+    "the scaling of Hugging Face": Row(
+        "ai-hub-models 289",
+        both(
+            by_positional_encoding(HEAD // 2),
+            put("engine model positional-encoding rope-scaling", {"rope-type": "yarn"}),
+        ),
+        [],
+        WRONG,
+        {"QNN950": 'rope-type is "yarn", and libGenie knows llama3, default'},
+    ),
+    "no prefix for drafts": Row(
+        "qai-appbuilder 90",
+        with_prefix(is_there=False),
+        [],
+        WRONG,
+        {"QNN951": "forecast-prefix is missing; dialog.ssd-q1.forecast-prefix-name names it"},
+    ),
+    "no adapter": Row(
+        "ai-hub-apps 119",
+        adapt(bin_sections=["lora_1.bin", ""]),
+        [],
+        WRONG,
+        {"QNN951": "lora_1.bin is missing; dialog.engine.model.binary.lora.adapters"},
+    ),
+    "the settings of another phone": Row(
+        "ai-hub-models 289",
+        lambda folder, _: (folder / "htp_config.json").write_text(
+            json.dumps({"devices": [{"soc_id": 69, "dsp_arch": "V79"}]})
+        ),
+        [],
+        WRONG,
+        {"QNN962": "is for Hexagon V79"},
+    ),
+    "settings that QNN does not read": Row(
+        "ai-hub-apps 57",
+        lambda folder, _: (folder / "htp_config.json").unlink(),
+        [],
+        FITS,
+        {"QNN976": "QNN does not read htp_config.json: it is missing"},
+    ),
+    "paths of Windows": Row(
+        "ai-hub-models 168", move_parts("\\"), [], FITS, {"QNN977": "models\\model_part_2_of_2"}
+    ),
+    "a type of embeddings that is QNN's": Row(
+        "aimet 4066",
+        both(embed(TABLE_BYTES), put("embedding datatype", "QNN_DATATYPE_UFIXED_POINT_16")),
+        [],
+        WRONG,
+        {"QNN950": '"QNN_DATATYPE_UFIXED_POINT_16", and libGenie knows float32, native'},
+    ),
+    "a configuration with comments": Row(
+        "ai-hub-apps 119", write_config(b"// of Genie\n"), [], WRONG, {"QNN950": "is malformed"}
+    ),
+    "embeddings of another scale": Row(
+        "aimet 4066",
+        embed_with_scale(0.5),
+        [],
+        WRONG,
+        {"QNN969": "quant-param has the scale 0.5, and inputs_embeds 0.01"},
+    ),
+    "a misspelt performance": Row(
+        "ai-hub-apps 57",
+        write_settings(perf_profile="brust"),
+        [],
+        FITS,
+        {"QNN976": 'perf_profile is "brust", and QNN knows default, burst'},
+    ),
+    "a misspelt setting": Row(
+        "ai-hub-apps 57",
+        write_settings(rpc_control_latncy=100),
+        [],
+        FITS,
+        {"QNN976": "rpc_control_latncy is a key that QNN does not know, but rpc_control_latency"},
+    ),
+    "no draft model": Row(
+        "qai-appbuilder 90",
+        draft_with("draft_1_of_1.bin"),
+        [],
+        WRONG,
+        {"QNN951": "draft_1_of_1.bin is missing"},
+    ),
+    "another case of letters": Row(
+        "ai-hub-apps 119",
+        lambda folder, _: (folder / PARTS[0]).rename(folder / PARTS[0].upper()),
+        [],
+        WRONG,
+        {"QNN951": "; the folder has MODEL_PART_1_OF_2.BIN"},
+    ),
+    "a configuration of PowerShell": Row(
+        "ai-hub-apps 24", write_utf16, [], WRONG, {"QNN950": "it is UTF-16"}
+    ),
+    "a mask that is no number": Row(
+        "ai-hub-apps 150",
+        put_htp("cpu-mask", "big cores"),
+        [],
+        WRONG,
+        {"QNN950": 'cpu-mask is "big cores", not a hexadecimal number'},
+    ),
+    "an adapter for one part": Row(
+        "ai-hub-apps 119",
+        adapt(bin_sections=["tokenizer.json"]),
+        [],
+        WRONG,
+        {"QNN950": "has 1 bin-sections of a, and ctx-bins 2 files"},
+    ),
+    "a prefix without caches": Row(
+        "qai-appbuilder 90",
+        both(with_prefix(is_there=True), lambda folder, _: (folder / PREFIX / CACHES).unlink()),
+        [],
+        WRONG,
+        {"QNN987": "forecast-prefix cannot be used: the folder has no file"},
+    ),
+    "an adapter of Git LFS": Row(
+        "ai-hub-apps 119",
+        both(
+            lambda folder, _: (folder / "lora.bin").write_text(POINTER),
+            adapt(bin_sections=["lora.bin", ""]),
+        ),
+        [],
+        WRONG,
+        {"QNN987": "lora.bin cannot be used: it is a pointer of Git LFS"},
+    ),
+    "an eos that is text": Row(
+        "ai-hub-models 143",
+        put("context eos-token", ["<|eot_id|>"]),
+        [],
+        WRONG,
+        {"QNN950": 'eos-token is ["<|eot_id|>"], not an integer of 32 bits or a list of integers'},
+    ),
+    "the strength of no adapter": Row(
+        "ai-hub-apps 119",
+        put(
+            "engine model binary lora",
+            {
+                "version": 1,
+                "adapters": [
+                    {
+                        "version": 1,
+                        "name": "a",
+                        "alphas": ["x"],
+                        "bin-sections": ["tokenizer.json", ""],
+                    }
+                ],
+            },
+        ),
+        [],
+        FITS,
+        {"QNN989": "adapters[0].alphas[0] names x, which no graph takes"},
+    ),
+    "a link to nowhere": Row(
+        "ai-hub-models 98",
+        link_to_nowhere,
+        [],
+        WRONG,
+        {"QNN951": "; it is a link to ../blobs/1, which is missing"},
+    ),
+    "percents": Row(
+        "ai-hub-apps 34",
+        put("sampler", {"version": 1, "top-p": 95}),
+        [],
+        FITS,
+        {"QNN990": "dialog.sampler.top-p is 95, and usually 0 to 1"},
+    ),
+    "nothing that ends": Row(
+        "ai-hub-models 143",
+        put("context eos-token", -1),
+        [],
+        FITS,
+        {"QNN992": "dialog.context.eos-token is -1, which is no token"},
+    ),
+    "a folder as tokenizer": Row(
+        "ai-hub-apps 129",
+        both(lambda folder, _: (folder / "tok").mkdir(), put("tokenizer path", "tok")),
+        [],
+        WRONG,
+        {"QNN951": "tok is missing; dialog.tokenizer.path names it; it is a folder"},
+    ),
+}
+RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
+    "with a byte order mark": (write_config(BOM_UTF8), FOR_PHONE),
+    "with parts in a folder": (move_parts("/"), FOR_PHONE),
+    "with a prefix": (with_prefix(is_there=True), FOR_PHONE),
+    "with a sampler": (
+        put("sampler", {"version": 1, "seed": 42, "temp": 0.8, "top-k": 40, "top-p": 0.95}),
+        FOR_PHONE,
+    ),
+    "with stop sequences": (put("stop-sequence", []), FOR_PHONE),
+    "with positional-encoding": (by_positional_encoding(HEAD // 2), FOR_PHONE),
+    "with two files of settings": (
+        put("engine backend extensions", ["htp_config.json", "htp_config.json"]),
+        FOR_PHONE,
+    ),
+    "with an embedding table": (embed(TABLE_BYTES), ["--soc", "SM8650", "--runtime", "2.51.0"]),
+    "with embeddings of the right scale": (embed_with_scale(0.01), FOR_PHONE),
+    "with all settings": (
+        write_settings(perf_profile="burst", rpc_control_latency=100, rpc_polling_time=9999),
+        FOR_PHONE,
+    ),
+    "with an adapter for each part": (
+        adapt(bin_sections=["tokenizer.json", ""]),
+        FOR_PHONE,
+    ),
+    "with links": (link_all, FOR_PHONE),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_folder_is_judged_by_its_fault(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_fault(FAULTS[name], tmp_path, capsys)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_folder_is_judged_by_nothing(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_silence(*RIGHT[name], tmp_path, capsys)
+
+
+def test_a_folder_that_was_unpacked_twice_names_the_inner_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "outer").mkdir()
+    make_genie(tmp_path / "outer" / "llama_genie")
+    assert main(["inspect", str(tmp_path / "outer"), "--soc", "SM8650"]) == ExitCode.USAGE
+    assert "the folder llama_genie in it has one" in capsys.readouterr().err

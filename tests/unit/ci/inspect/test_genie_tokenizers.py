@@ -1,0 +1,82 @@
+"""The tokenizer of a folder for Genie, and the tokens of its configuration: one fault each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.build.genie import VOCABULARY, Change, make_tokenizer
+from tests.build.genie_faults import (
+    FITS,
+    FOR_PHONE,
+    Row,
+    both,
+    put,
+    require_fault,
+    require_silence,
+    tokenizer,
+)
+
+
+def name_specials(*texts: str) -> Change:
+    """The special tokens from 1 have these texts."""
+
+    def change(folder: Path, _: dict[str, Any]) -> None:
+        document = make_tokenizer()
+        for row, text in zip(document["added_tokens"], texts, strict=True):
+            row["content"] = text
+        (folder / "tokenizer.json").write_text(json.dumps(document))
+
+    return change
+
+
+FAULTS: dict[str, Row] = {
+    "the tokenizer of a smaller model": Row(
+        "ai-hub-models 129", tokenizer(VOCABULARY // 4), [], FITS, {"QNN974": "ids up to 127 only"}
+    ),
+    "no end of a turn": Row(
+        "ai-hub-models 143",
+        both(name_specials("<s>", "</s>", "<|eot_id|>"), put("context eos-token", 2)),
+        [],
+        FITS,
+        {"QNN981": "eos-token lacks 3, which is <|eot_id|> in the tokenizer"},
+    ),
+    "the prompt of another model": Row(
+        "foundry-local 1001",
+        lambda folder, _: (folder / "prompt.json").write_text('{"user": "<|im_start|>user"}'),
+        [],
+        FITS,
+        {"QNN985": "prompt.json writes <|im_start|>, which the tokenizer does not have"},
+    ),
+    "the bos of another model": Row(
+        "ai-hub-apps 61",
+        put("context bos-token", 128000),
+        [],
+        FITS,
+        {"QNN960": "dialog.context.bos-token is 128000"},
+    ),
+}
+RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
+    "with an end of a turn": (
+        both(name_specials("<s>", "</s>", "<|eot_id|>"), put("context eos-token", [2, 3])),
+        FOR_PHONE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_folder_is_judged_by_its_fault(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_fault(FAULTS[name], tmp_path, capsys)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_folder_is_judged_by_nothing(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_silence(*RIGHT[name], tmp_path, capsys)

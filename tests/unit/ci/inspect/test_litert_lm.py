@@ -1,0 +1,415 @@
+"""Bundles of LiteRT-LM with one fault, as users met them, are judged by that fault alone, and right
+ones by none."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.__main__ import main
+from provisioning.doctor.survey.context_binaries import TensorSpec
+from provisioning.doctor.survey.programs import Method
+from provisioning.errors import ExitCode
+from tests.build.genie_faults import SKEL, of_another_machine
+from tests.build.litert_bundles import (
+    LLM,
+    make_compiled_decoder,
+    make_other_tokenizer,
+    make_tiny,
+    pack_sections,
+    read_part,
+)
+from tests.stand_ins.android_apps import library, make_set, skel
+from tests.stand_ins.litert import make_plain
+
+OLDER = "v2.42.0.251225135753"
+EM_ARM = 40
+
+
+def compiled(**sections: Any) -> Callable[[], bytes]:
+    """A bundle whose decoder is compiled for SM8650; ``sections`` are as in make_tiny."""
+    return lambda: make_tiny(**{"decoder": make_compiled_decoder(), **sections})
+
+
+def rename(part: str, old: bytes, new: bytes) -> bytes:
+    data = read_part(f"{part}.tflite")
+    assert old in data
+    return data.replace(old, new)
+
+
+def sections(**items: Mapping[str, Any]) -> bytes:
+    """A compiled bundle whose sections have these items. Further names are plain models."""
+    names = ["decoder", "embedder", "auxiliary", "tokenizer", "metadata"]
+    names += [name for name in items if name not in names]
+    ordered = [(name, items.get(name, {})) for name in names]
+    others = dict.fromkeys(names[5:], make_plain())
+    return pack_sections(ordered, decoder=make_compiled_decoder(), **others)
+
+
+def cut_table(rows: int) -> bytes:
+    """An embedder of this many tokens, whose table is its first constant."""
+    shape = struct.pack("<II", 57, 32)
+    return rename("embedder", shape, struct.pack("<II", rows, 32))
+
+
+def write_alone(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a new folder."""
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+def add_layers(method: Method) -> Method:
+    """The decoder takes embeddings per layer."""
+    port = TensorSpec("per_layer_embeddings", "float32", (1, 1, 2, 4))
+    return replace(method, inputs=(*method.inputs, port))
+
+
+def encode_slices(method: Method) -> Method:
+    """Decode returns new keys in another encoding than that of the caches."""
+    if method.name != "decode":
+        return method
+    ports = [
+        replace(port, scale=0.25, zero_point=-3) if port.name == "kv_slice_k_0" else port
+        for port in method.outputs
+    ]
+    return replace(method, outputs=tuple(ports))
+
+
+# Each: the thread, what is made, the options, and what is printed.
+LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
+    "another phone": ("LiteRT-LM 2079", compiled(), ["--soc", "SM8550"], "for SM8550: no"),
+    "older libraries": ("LiteRT-LM 2226", compiled(), ["--runtime", "2.42.0"], "no (build)"),
+    "no embedder": (
+        "LiteRT-LM 1121",
+        compiled(embedder=None),
+        ["--soc", "SM8650"],
+        "it has no tf_lite_embedder",
+    ),
+    "no auxiliary graphs": (
+        "LiteRT-LM 1377",
+        compiled(auxiliary=None),
+        ["--soc", "SM8650"],
+        "it has no tf_lite_aux",
+    ),
+    "no tokenizer": ("LiteRT-LM 1377", compiled(tokenizer=None), ["--soc", "SM8650"], "no token"),
+    "another tokenizer": (
+        "LiteRT-LM 3508",
+        compiled(tokenizer=None, packed=make_other_tokenizer()),
+        ["--soc", "SM8650"],
+        "the tokenizer has 2 tokens, and the decoder 57 logits",
+    ),
+    "stop tokens of another model": (
+        "LiteRT-LM 3508",
+        compiled(metadata=LLM.replace(b"\x0a\x01\x02", b"\x0a\x01\x7f")),
+        ["--soc", "SM8650"],
+        "the metadata names the token 127",
+    ),
+    "auxiliary graphs of another chunk": (
+        "LiteRT-LM 3508",
+        compiled(auxiliary=rename("auxiliary", b"prefill_mask_8", b"prefill_mask_4")),
+        ["--soc", "SM8650"],
+        "there is no signature prefill_mask_8 in the auxiliary graphs",
+    ),
+    "a decoder for another manufacturer": (
+        "LiteRT-LM 3109",
+        lambda: make_tiny(decoder=make_compiled_decoder(stamp=b"MediaTek\0MT6989")),
+        ["--soc", "SM8650"],
+        "tf_lite_prefill_decode is compiled for MediaTek MT6989",
+    ),
+    "no stop tokens": (
+        "LiteRT-LM 1466",
+        compiled(metadata=LLM[:7] + LLM[14:]),
+        ["--soc", "SM8650"],
+        "the metadata names no stop token",
+    ),
+    "a damaged tokenizer": (
+        "litert-torch 960",
+        compiled(tokenizer=bytes(700)),
+        ["--soc", "SM8650"],
+        "the tokenizer is damaged",
+    ),
+    "a newer format": (
+        "LiteRT-LM 2226",
+        lambda: b"LITERTLM\2" + compiled()()[9:],
+        ["--soc", "SM8650"],
+        "it has version 2.7.0 of the format, and LiteRT-LM reads 1",
+    ),
+    "stop tokens that the tokenizer lacks": (
+        "LiteRT-LM 3508",
+        compiled(metadata=LLM[:7] + b"\x12\x08\x12\x06<turn>" + LLM[14:]),
+        ["--soc", "SM8650"],
+        "the metadata names the stop token <turn>, which the tokenizer does not have",
+    ),
+    "a suppressed token of another model": (
+        "LiteRT-LM 3508",
+        compiled(metadata=LLM + b"\x4a\x03\x0a\x01\x7f"),
+        ["--soc", "SM8650"],
+        "the metadata names the token 127",
+    ),
+    "a decoder for the GPU": (
+        "LiteRT-LM 1121",
+        lambda: sections(decoder={"backend_constraint": "gpu"}),
+        ["--soc", "SM8650"],
+        "the decoder's section has the backend_constraint gpu",
+    ),
+    "a type that LiteRT-LM does not know": (
+        "LiteRT-LM 1472",
+        lambda: sections(auxiliary={"model_type": "aux"}),
+        ["--soc", "SM8650"],
+        "a model has the type aux",
+    ),
+    "the embedder of another model": (
+        "LiteRT-LM 1472",
+        compiled(embedder=cut_table(20)),
+        ["--soc", "SM8650"],
+        "the embedder has 20 embeddings, and the decoder 57 logits",
+    ),
+    "a bundle for the CPU": (
+        "LiteRT-LM 774",
+        lambda: make_tiny(auxiliary=None),
+        ["--soc", "SM8650"],
+        "it has no tf_lite_aux",
+    ),
+    "a tokenizer that is not packed": (
+        "litert-torch 960",
+        compiled(tokenizer=None, packed=b'{"model": {}}'),
+        ["--soc", "SM8650"],
+        "the tokenizer is not compressed",
+    ),
+    "libraries of two SDKs": (
+        "LiteRT-LM 2226",
+        compiled(),
+        ["--runtime-dir", "mixed"],
+        "libQnnSystem.so in mixed is of QNN 2.42.0, and libQnnHtp.so of",
+    ),
+    "a library for the host": (
+        "LiteRT-LM 1377",
+        compiled(),
+        ["--runtime-dir", "host"],
+        "libQnnSystem.so in host is for x86-64, and the other libraries are for aarch64",
+    ),
+    "no libraries for the DSP": (
+        "LiteRT-LM 1377",
+        compiled(),
+        ["--runtime-dir", "no_dsp"],
+        "no_dsp has no libQnnHtpV75Stub.so",
+    ),
+    "a decoder that is not compiled": (
+        "LiteRT-LM 1472",
+        lambda: make_tiny(auxiliary=make_compiled_decoder()),
+        ["--soc", "SM8650"],
+        "the decoder is not compiled for the NPU, and tf_lite_aux is",
+    ),
+    "an embedder of another release": (
+        "LiteRT-LM 1472",
+        compiled(embedder=rename("embedder", b"embeddings", b"embeds_old")),
+        ["--soc", "SM8650"],
+        "prefill_embedder_8 has no output embeddings",
+    ),
+    "libraries for 32 bits": (
+        "LiteRT-LM 1377",
+        compiled(),
+        ["--runtime-dir", "narrow"],
+        "in narrow cannot be loaded: it is for arm, for which there is no QNN",
+    ),
+    "no library of QNN": (
+        "flutter_gemma 293",
+        compiled(),
+        ["--runtime-dir", "only_litert"],
+        "only_litert has no libQnnHtp.so",
+    ),
+    "a stripped skel": (
+        "GenieX 1143",
+        compiled(),
+        ["--runtime-dir", "stripped"],
+        "libQnnHtpV75Skel.so in stripped cannot be loaded: it was stripped",
+    ),
+    "embeddings per layer without their embedder": (
+        "LiteRT-LM 2226",
+        lambda: make_tiny(decoder=make_compiled_decoder(add_layers)),
+        ["--soc", "SM8650"],
+        "the decoder takes embeddings per layer, and there is no tf_lite_per_layer_embedder",
+    ),
+    "no dispatch library": (
+        "LiteRT-LM 1466",
+        compiled(),
+        ["--runtime-dir", "libraries"],
+        "libraries has no libLiteRtDispatch_Qualcomm.so",
+    ),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the libraries of apps: of a ``whole`` one, and of others with a fault."""
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    of_litert = {name: library(name) for name in ("libLiteRt.so", "libLiteRtDispatch_Qualcomm.so")}
+    whole, older = {**make_set(), **of_litert}, library("libQnnSystem.so", OLDER)
+    write_alone(tmp_path / "libraries", {**make_set(), "libLiteRt.so": of_litert["libLiteRt.so"]})
+    write_alone(tmp_path / "whole", whole)
+    write_alone(tmp_path / "mixed", {**whole, "libQnnSystem.so": older})
+    write_alone(tmp_path / "host", whole)
+    of_another_machine(tmp_path / "host" / "libQnnSystem.so")
+    no_dsp = {name: data for name, data in whole.items() if "V75" not in name}
+    write_alone(tmp_path / "no_dsp", no_dsp)
+    write_alone(tmp_path / "only_litert", of_litert)
+    write_alone(tmp_path / "narrow", whole)
+    for name in whole:
+        if "Skel" not in name:
+            of_another_machine(tmp_path / "narrow" / name, EM_ARM)
+    write_alone(tmp_path / "stripped", {**whole, SKEL: skel(SKEL, 0x75, stripped=True)})
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", LITERT)
+def test_a_bundle_of_litert_lm_is_judged_by_its_fault(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, make, words, text = LITERT[name]
+    path = place / "model.litertlm"
+    path.write_bytes(make())
+    assert main(["inspect", str(path), "--load", *words]) == ExitCode.FAILED
+    assert text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["--soc", "SM8650"], ["--runtime", "2.51.0"], ["--runtime-dir", "whole"]]
+)
+def test_a_right_bundle_of_litert_lm_can_be_loaded(
+    words: list[str], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place / "model.litertlm"
+    path.write_bytes(compiled()())
+    assert main(["inspect", str(path), "--load", *words, "--json"]) == ExitCode.OK
+    answer = json.loads(capsys.readouterr().out)
+    keys = ("verdict", "lacking", "faults", "warnings")
+    assert [answer[key] for key in keys] == ["yes", [], [], []]
+
+
+# What is printed for a bundle that loads, and is not right.
+WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
+    "more tokens than the caches hold": (
+        compiled(metadata=LLM[:-1] + b"\x80\x20"),
+        "the metadata allows 4096 tokens, and the caches have room for 64",
+    ),
+    "two tokenizers": (
+        compiled(packed=make_other_tokenizer()),
+        "it has two tokenizers: SentencePiece tokenizer and Hugging Face tokenizer, compressed",
+    ),
+    "fewer tokens than a chunk": (
+        compiled(metadata=LLM[:-1] + b"\x04"),
+        "the metadata allows 4 tokens, and prefill takes 8 at once",
+    ),
+    "no largest number of tokens": (
+        compiled(metadata=LLM[:-2]),
+        (
+            "the metadata does not limit, so that LiteRT-LM allows 4096 tokens, and the caches"
+            " have room for 64"
+        ),
+    ),
+    "a stop that is suppressed": (
+        compiled(metadata=LLM + b"\x4a\x03\x0a\x01\x02"),
+        "the stop token 2 ('</s>') is among the suppressed tokens",
+    ),
+    "a template that does not end": (
+        compiled(metadata=LLM + b"\x3a\x12{% for m in ms %}m"),
+        "the chat template has 1 of for, and 0 of endfor",
+    ),
+    "keys of two calibrations": (
+        lambda: make_tiny(decoder=make_compiled_decoder(encode_slices)),
+        (
+            "kv_slice_k_0 of decode is float32 with the scale 0.25 and zero point -3, and"
+            " kv_cache_k_0 float32"
+        ),
+    ),
+    "pictures without their adapter": (
+        lambda: sections(vision={"model_type": "tf_lite_vision_encoder"}),
+        "it has tf_lite_vision_encoder, and no tf_lite_vision_adapter",
+    ),
+    "two start tokens": (
+        compiled(metadata=LLM + b"\x3a\x0a<s>{{ m }}"),
+        "the chat template writes the start token <s>, and LiteRT-LM adds it, too",
+    ),
+    "a drafter without its graphs": (
+        lambda: sections(drafter={"model_type": "tf_lite_mtp_drafter"}),
+        "it has tf_lite_mtp_drafter, and no tf_lite_mtp_aux",
+    ),
+    "a start of two tokens": (
+        compiled(metadata=b"\x0a\x06\x0a\x04\x0a\x02\x01\x00" + LLM[7:]),
+        "the start token is 2 ids: 1, 0",
+    ),
+    "a start that ends": (
+        compiled(metadata=LLM.replace(b"\x0a\x01\x01", b"\x0a\x01\x02")),
+        "the start token 2 ('</s>') is also a stop token",
+    ),
+    "a letter that stops": (
+        compiled(metadata=LLM.replace(b"\x0a\x01\x02", b"\x0a\x01\x23")),
+        "the stop token 35 ('e') is ordinary text",
+    ),
+    "a letter that starts": (
+        compiled(metadata=LLM.replace(b"\x0a\x01\x01", b"\x0a\x01\x23")),
+        "the start token 35 ('e') is ordinary text",
+    ),
+    "stop tokens in a row": (
+        compiled(metadata=LLM[:7] + b"\x12\x06\x0a\x04\x0a\x02\x01\x02" + LLM[14:]),
+        "the stop tokens 1, 2 are one sequence",
+    ),
+    "the template of another model": (
+        compiled(metadata=LLM + b"\x3a\x0f<start_of_turn>"),
+        "the chat template writes <start_of_turn>, which the tokenizer does not have",
+    ),
+    "a template with a method": (
+        compiled(metadata=LLM + b"\x3a\x11{{m.get('role')}}"),
+        "the chat template calls .get",
+    ),
+    "a start token that the tokenizer lacks": (
+        compiled(metadata=b"\x0a\x08\x12\x06<turn>" + LLM[7:]),
+        "the metadata names the start token <turn>, which the tokenizer does not have",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WARNINGS)
+def test_a_bundle_that_loads_and_is_not_right_is_warned_of(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, text = WARNINGS[name]
+    path = place / "model.litertlm"
+    path.write_bytes(make())
+    assert main(["inspect", str(path), "--soc", "SM8650", "--json"]) == ExitCode.OK
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], [row["what"] for row in answer["warnings"]]) == ("yes", [text])
+
+
+def test_an_archive_is_no_bundle(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place / "model.litertlm"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("TF_LITE_PREFILL_DECODE", bytes(100))
+    assert main(["inspect", str(path), "--soc", "SM8650"]) == ExitCode.FAILED
+    assert "is a ZIP archive, and not a bundle of LiteRT-LM" in capsys.readouterr().err
+
+
+def test_a_decoder_without_a_type_is_the_decoder(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place / "model.litertlm"
+    path.write_bytes(sections(decoder={"model_type": None}))
+    assert main(["inspect", str(path), "--soc", "SM8650", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["lacking"] == []
+
+
+def test_a_kind_of_bundle_that_is_not_read_is_not_called_wrong(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place / "model.litertlm"
+    path.write_bytes(compiled(weights=b"w")())
+    assert main(["inspect", str(path), "--soc", "SM8650"]) == ExitCode.ENVIRONMENT
+    assert "whether its parts fit is not judged" in capsys.readouterr().out
