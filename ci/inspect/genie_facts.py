@@ -94,12 +94,62 @@ def is_kept(relation: Relation, left: float, right: float) -> bool:
 
 
 def see_unlike_graphs(folder: GenieFolder) -> Iterator[Seen]:
-    """Report a graph whose inputs are for several numbers of tokens."""
+    """Report a graph whose inputs are for several numbers of tokens, and one whose inputs and
+    outputs are not those of another graph of its part, or of another part for as many tokens."""
+    first_of_part: dict[object, Graph] = {}
+    first_of_tokens: dict[tuple[int, int], Graph] = {}
     for binary in folder.binaries:
         for graph in binary.graphs:
-            if reason := find_unlike_ports(graph):
+            variant = measure_graph(graph)
+            if variant is None:
+                continue
+            reason = find_unlike_ports(graph)
+            peer = first_of_part.setdefault(binary.place or binary.name, graph)
+            reason = reason or compare_variants(graph, peer)
+            peer = first_of_tokens.setdefault(variant, graph)
+            reason = reason or compare_inputs(graph, peer)
+            if reason:
                 yield seen(graph.name, binary.name, reason=reason)
-                return
+                break
+
+
+def compare_variants(graph: Graph, peer: Graph) -> str:
+    """Return what differs between two graphs of a part except their numbers of tokens, "" if
+    nothing does. An axis has as many numbers in both, or follows from tokens and context."""
+    tokens, peer_tokens = measure_graph(graph), measure_graph(peer)
+    if not tokens or not peer_tokens:
+        return ""
+    lengths = {(new, old) for new, old in zip(tokens, peer_tokens, strict=True)}
+    lengths.add((tokens[1] - tokens[0], peer_tokens[1] - peer_tokens[0]))
+    for verb, ports, peer_ports in (
+        ("takes", graph.inputs, peer.inputs),
+        ("returns", graph.outputs, peer.outputs),
+    ):
+        shapes, peer_shapes = (
+            {port.name: port.shape for port in each} for each in (ports, peer_ports)
+        )
+        for name in shapes.keys() ^ peer_shapes.keys():
+            first, second = (graph, peer) if name in shapes else (peer, graph)
+            return f"{first.name} {verb} {name}, and {second.name} does not"
+        for name, shape in shapes.items():
+            other = peer_shapes[name]
+            is_alike = len(shape) == len(other) and all(
+                new == old or (new, old) in lengths for new, old in zip(shape, other, strict=True)
+            )
+            if not is_alike:
+                return f"{name} is {list(shape)}, and in {peer.name} {list(other)}"
+    return ""
+
+
+def compare_inputs(graph: Graph, peer: Graph) -> str:
+    """Return which input of Genie has another shape than in another part for as many tokens, "" if
+    none has."""
+    peer_shapes = {port.name: port.shape for port in peer.inputs}
+    for port in graph.inputs:
+        shape = peer_shapes.get(port.name, port.shape)
+        if port.shape != shape and not CACHE.fullmatch(port.name):
+            return f"{port.name} is {list(port.shape)}, and in {peer.name} {list(shape)}"
+    return ""
 
 
 def find_unlike_ports(graph: Graph) -> str:

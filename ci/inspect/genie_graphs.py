@@ -146,11 +146,18 @@ def compare_rows(graph: Graph, result: TensorSpec) -> str:
     variant, match = measure_graph(graph), CACHE.fullmatch(result.name)
     if not variant or not match or len(result.shape) != 4:
         return ""
-    rows = result.shape[3] if match[1] == "key" else result.shape[2]
+    axis = 3 if match[1] == "key" else 2
     tokens, context = variant
-    if rows in {tokens, context, context - tokens}:
-        return ""
-    return f"{result.name} is {list(result.shape)}, and the graph is for {tokens} new tokens"
+    port = next((each for each in graph.inputs if each.name == result.name[:-3] + "in"), result)
+    if result.shape[axis] not in {tokens, context, context - tokens}:
+        return f"{result.name} is {list(result.shape)}, and the graph is for {tokens} new tokens"
+    sizes, new_sizes = list(port.shape), list(result.shape)
+    if len(sizes) != len(new_sizes) or any(
+        size != new and place != axis
+        for place, (size, new) in enumerate(zip(sizes, new_sizes, strict=True))
+    ):
+        return f"{result.name} is {new_sizes}, and {port.name} {sizes}"
+    return ""
 
 
 def compare_encoding(port: TensorSpec, result: TensorSpec) -> str:

@@ -151,7 +151,7 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "dialog.engine.backend.type is GTE, and dialog.engine.backend.GTE is missing",
     ),
     "a section of another type": (
-        put("engine", "model", "library", value={}),
+        put("engine", "model", "library", value={"version": 1, "model-bin": PARTS[0]}),
         "QNN950",
         "dialog.engine.model.library is there, and dialog.engine.model.type is binary",
     ),
