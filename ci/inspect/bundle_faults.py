@@ -51,6 +51,17 @@ COMPANIONS = (
     (DRAFTER_AUX, DRAFTER, "nothing is drafted"),
     (DRAFTER, DRAFTER_AUX, "on the NPU, LiteRT-LM computes masks and rotations of drafts with it"),
 )
+# Types of models in LlmModelType (runtime/proto/llm_model_type.proto, as in litert-lm-builder
+# 0.18.1), and a token that starts the turns of their conversations.
+TURNS_OF_TYPES = {
+    2: ("gemma3n", "<start_of_turn>"),
+    3: ("function_gemma", "<start_of_turn>"),
+    4: ("gemma3", "<start_of_turn>"),
+    5: ("qwen3", "<|im_start|>"),
+    7: ("qwen2p5", "<|im_start|>"),
+}
+# Fields of SamplerParameters, with the smallest and largest numbers that make sense.
+SAMPLED = {2: ("k", 0, 1 << 20), 3: ("p", 0, 1), 4: ("temperature", 0, 10)}
 DSP_PART = re.compile(r"libQnnHtpV\d+(Stub|Skel)\.so")
 QNN_HTP, LAYERED_EMBEDDER = "libQnnHtp.so", "tf_lite_per_layer_embedder"
 # The types of models in the schema of litert-lm-builder 0.18.1, all of which begin alike.
@@ -174,7 +185,7 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
             "convert the model with prefill_lengths below cache_length",
         )
     allowed = metadata.most_tokens or USUAL_TOKENS
-    if allowed > file.context:
+    if allowed < 0 or allowed > file.context:
         verb = "allows" if metadata.most_tokens else "does not limit, so that LiteRT-LM allows"
         yield BundleFault(
             f"the metadata {verb} {allowed} tokens, and the caches have room for {file.context}",
@@ -209,6 +220,7 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
             "convert and compile all signatures again, in one run",
         )
         break
+    yield from list_separate_caches(file)
     chosen, *ignored = list_tokenizers(file.bundle)
     for section in ignored:
         yield BundleFault(
@@ -224,6 +236,21 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
                 "it runs on the CPU, with its own copy of the weights, or not at all",
                 "compile all signatures of the decoder",
             )
+
+
+def list_separate_caches(file: BundleFile) -> Iterator[BundleFault]:
+    """Yield a cache that decode has in another shape or type than prefill. Of the last layer,
+    prefill needs none, since it returns no logits."""
+    last = max(cache.layer for cache in file.caches)
+    for cache in file.caches:
+        if not cache.is_shared and cache.layer < last:
+            yield BundleFault(
+                f"{cache.name} has another shape or type in decode than in prefill",
+                "LiteRT-LM gives decode a separate buffer, which stays empty, so that answers"
+                " forget the prompt",
+                "convert and compile all signatures again, in one run",
+            )
+            return
 
 
 def list_token_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[BundleFault]:
@@ -283,6 +310,36 @@ def list_token_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[Bu
                 "leave it out of the template, or of start_token",
             )
     yield from list_template_warnings(tokens, metadata)
+    yield from list_model_warnings(tokens, metadata)
+
+
+def list_model_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[BundleFault]:
+    """Yield a type of model whose conversations need a token that the tokenizer does not have, and
+    numbers of the sampler that make no sense."""
+    name, token = TURNS_OF_TYPES.get(metadata.model_type, ("", ""))
+    is_other_type = bool(token and tokens.special_ids and token not in tokens)
+    if is_other_type:
+        yield BundleFault(
+            f"llm_model_type is {name}, and the tokenizer has no {token}",
+            "LiteRT-LM writes conversations as this model needs them, which another one reads as"
+            " ordinary text",
+            "pack the bundle again with the llm_model_type of its model, or with generic_model",
+        )
+    unknown = [text for text in CHAT_TOKEN.findall(metadata.texts) if text not in tokens]
+    if tokens.special_ids and unknown and not is_other_type:
+        yield BundleFault(
+            f"the metadata names {unknown[0]}, which the tokenizer does not have",
+            "it belongs to another model: pictures, sounds or thoughts are not told from text",
+            "pack the bundle again with the metadata of its model",
+        )
+    for field, (sampled, low, high) in SAMPLED.items():
+        value = metadata.sampler.get(field)
+        if value is not None and not low <= value <= high:
+            yield BundleFault(
+                f"sampler_params has the {sampled} {value:g}, and usually {low:g} to {high:g}",
+                "LiteRT-LM refuses it, or chooses among all tokens",
+                "correct the number, or leave sampler_params out",
+            )
 
 
 def name_token(tokens: TokenList, number: int) -> str:

@@ -271,7 +271,8 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     except DocumentError as error:
         return GenieFolder(folder.name, config.name, {}, faults=((config.name, str(error)),))
     if not find_section(document, (DIALOG,)):
-        why = "it has no object `dialog`"
+        nodes = ", ".join(map(str, document)) or "nothing"
+        why = f"it has no object `dialog`, but {nodes[:60]}: a dialog is not a node of a pipeline"
         return GenieFolder(folder.name, config.name, {}, faults=((config.name, why),))
     reader = FolderReader(folder)
     runtime, libraries = find_libraries(folder, runtime_name)
@@ -393,7 +394,10 @@ def find_keys(library: Path, document: Mapping[str, Any]) -> frozenset[str] | No
 def place_file(folder: Path, word: str) -> Path:
     """Return where a file that the configuration names is. An absolute path is one on the device,
     so its name is that of a file in ``folder``, and so is that of a path out of the folder."""
-    parts = PurePosixPath(word.replace("\\", "/")).parts
+    # libGenie removes spaces around a name.
+    parts = PurePosixPath(word.strip().replace("\\", "/")).parts
+    if not parts:
+        return folder
     if is_outside(word):
         return folder / parts[-1]
     # Apps that start Genie in a folder above name the folders down to this one, too.
@@ -483,7 +487,7 @@ class FolderReader:
         if not isinstance(word, str) or not word:
             return None
         path = place_file(self.folder, word)
-        inner = PurePosixPath(word.replace("\\", "/"))
+        inner = PurePosixPath(word.strip().replace("\\", "/"))
         if is_outside(word) or (path.exists() and path != self.folder / inner):
             self.absolute.append((key, word))
         elif "\\" in word:

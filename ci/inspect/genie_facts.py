@@ -119,8 +119,6 @@ def compare_variants(graph: Graph, peer: Graph) -> str:
     tokens, peer_tokens = measure_graph(graph), measure_graph(peer)
     if not tokens or not peer_tokens:
         return ""
-    lengths = {(new, old) for new, old in zip(tokens, peer_tokens, strict=True)}
-    lengths.add((tokens[1] - tokens[0], peer_tokens[1] - peer_tokens[0]))
     for verb, ports, peer_ports in (
         ("takes", graph.inputs, peer.inputs),
         ("returns", graph.outputs, peer.outputs),
@@ -134,11 +132,27 @@ def compare_variants(graph: Graph, peer: Graph) -> str:
         for name, shape in shapes.items():
             other = peer_shapes[name]
             is_alike = len(shape) == len(other) and all(
-                new == old or (new, old) in lengths for new, old in zip(shape, other, strict=True)
+                is_same_axis(new, old, tokens, peer_tokens)
+                for new, old in zip(shape, other, strict=True)
             )
             if not is_alike:
                 return f"{name} is {list(shape)}, and in {peer.name} {list(other)}"
     return ""
+
+
+def is_same_axis(
+    size: int, peer_size: int, tokens: tuple[int, int], peer_tokens: tuple[int, int]
+) -> bool:
+    """Return whether an axis has as many numbers in two graphs, except for their numbers of new
+    tokens, or the lengths of their contexts. Caches have room for what precedes the new tokens,
+    also those of a sliding window, which is shorter than the context."""
+    (new, context), (peer_new, peer_context) = tokens, peer_tokens
+    return (
+        size == peer_size
+        or (size, peer_size) in {(new, peer_new), (context, peer_context)}
+        or size + new == peer_size + peer_new
+        or (size + new, peer_size + peer_new) == (context, peer_context)
+    )
 
 
 def compare_inputs(graph: Graph, peer: Graph) -> str:

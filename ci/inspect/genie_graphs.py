@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from ci.inspect.genie import GenieFolder, measure_graph
-from ci.inspect.genie_keys import list_sections, read_keys
+from ci.inspect.genie_keys import HEXADECIMAL, list_sections, read_keys
 from ci.report.text import name_some
 from provisioning.doctor.registry import Seen, seen
 from provisioning.doctor.survey.context_binaries import SCALE_TOLERANCE, Graph, TensorSpec
@@ -327,6 +327,13 @@ def see_strange_numbers(folder: GenieFolder) -> Iterator[Seen]:
             if isinstance(value, (int, float)) and not low <= value <= high:
                 bounds = f"{low:g} to {high:g}"
                 yield seen(f"{place}.{key}", folder.config_file, value=value, bounds=bounds)
+    mask = folder.htp.get("cpu-mask")
+    if isinstance(mask, str) and HEXADECIMAL.fullmatch(mask) and not int(mask, 16):
+        subject = "dialog.engine.backend.QnnHtp.cpu-mask"
+        yield seen(subject, folder.config_file, value=mask, bounds="the cores of a phone")
+    stops = folder.section().get("stop-sequence")
+    if isinstance(stops, list) and "" in stops:
+        yield seen("dialog.stop-sequence", folder.config_file, value='""', bounds="no empty text")
 
 
 def find_missing_layer(folder: GenieFolder) -> tuple[int, list[int]] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,7 +57,8 @@ OF_SEVERAL_CONTEXTS = re.compile(r"(prefill_\d+|decode)_cache_\d+")
 CACHE = re.compile(r"kv_cache_([kv])_(\d+)")
 SLICE, CACHE_PREFIX, PER_LAYER = "kv_slice_", "kv_cache_", "per_layer"
 # Fields of LlmMetadata. Those of OF_TOKENS are tokens, and OF_TEMPLATES are texts for chats.
-START, STOPS, MOST_TOKENS, SUPPRESSED, PADDING = 1, 2, 5, 9, 13
+START, STOPS, SAMPLER, MOST_TOKENS, SUPPRESSED, PADDING = 1, 2, 4, 5, 9, 13
+CHANNELS, FLOAT_BYTES = 8, 4
 OF_TOKENS = (START, STOPS, PADDING)
 OF_TEMPLATES, MODEL_TYPE, GENERIC = (3, 7), 6, 1
 MOST_METADATA, MOST_TOKENIZER, MOST_CHUNK = 16 << 20, 256 << 20, 1 << 16
@@ -73,6 +75,8 @@ NEEDED_INPUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "rope": (("input_pos",),),
     "mask": (("time_step",), ("input_tokens",)),
 }
+# LiteRT-LM writes them as int32 (the same file, Prefill and Decode), valid_mask as bool.
+INPUT_TYPES = ("int32", "bool")
 PASSED_INPUTS = ("token_ids", "tokens", "time_step", "input_tokens", "input_pos", "valid_mask")
 OF_ONE_NUMBER = "time_step"
 
@@ -117,7 +121,9 @@ class LlmMetadata:
     names, also those that are never generated, and ``sequences`` those of its stops that are
     several ids, which must be generated one after another. ``template`` are its texts for chats,
     and ``suppressed`` the tokens that are never generated. Of a model that LiteRT-LM does not know
-    by name, it ``is_generic``."""
+    by name, it ``is_generic``. ``model_type`` is the number of its llm_model_type, 0 without one,
+    ``sampler`` has the numbers of its sampler_params by their fields, and ``texts`` are what its
+    type of model and its channels write."""
 
     start: tuple[int, ...] | str = ()
     stops: tuple[int | str, ...] = ()
@@ -127,6 +133,9 @@ class LlmMetadata:
     template: str = ""
     suppressed: tuple[int, ...] = ()
     is_generic: bool = True
+    model_type: int = 0
+    sampler: Mapping[int, float] = field(default_factory=dict)
+    texts: str = ""
 
 
 @dataclass(frozen=True)
@@ -473,11 +482,39 @@ def check_signatures(bundle: BundleFile, main: str, suffix: str, prefix: str) ->
             why=f"LiteRT-LM looks it up by this name; there are {', '.join(names) or 'none'}",
             fix="convert decoder and embedder again, with one release of litert-torch",
         )
+    _check_decoder(bundle, main, method)
     results = {port.name: port for port in method.outputs}
     for port in graphs["cache_update"].inputs:
         if port.name.startswith((SLICE, CACHE_PREFIX)):
             _compare(bundle, port, {**results, **caches}, keys["cache_update"])
     _check_update(bundle, keys["cache_update"], graphs["cache_update"], results)
+
+
+def _check_decoder(bundle: BundleFile, main: str, method: Method) -> None:
+    """Raise FailedError if a signature of the decoder takes no mask or rotation that decode takes,
+    no cache of a layer before the last, or returns logits of several tokens."""
+    last = max(cache.layer for cache in bundle.caches)
+    needed = {port.name for port in bundle.signatures[MAIN][DECODE].inputs}
+    for chunk in bundle.chunks:
+        ports = bundle.signatures[MAIN][f"{PREFILL}_{chunk}"].inputs
+        needed |= {port.name for port in ports if not port.name.startswith(CACHE_PREFIX)}
+    # Prefill returns no logits, so that the converter may remove what only the last layer needs.
+    needed -= {cache.name for cache in bundle.caches if cache.layer == last}
+    taken = {port.name for port in method.inputs}
+    embedding = find_embedding(method)
+    if lacking := sorted(needed - taken - ({embedding.name} if embedding else set())):
+        raise FailedError(
+            f"{main} of {bundle.name} does not read {lacking[0]}, and another signature does",
+            why="it computes without it, so that tokens see others than they should",
+            fix="convert all signatures of the decoder again, in one run",
+        )
+    logits = next((port for port in method.outputs if port.name == "logits"), None)
+    if main == DECODE and logits and math.prod(logits.shape[:-1]) != 1:
+        raise FailedError(
+            f"{bundle.name}: logits of {DECODE} are {list(logits.shape)}",
+            why="LiteRT-LM selects one token among all of these numbers",
+            fix="convert the model again; decode takes one token",
+        )
 
 
 def _check_inputs(bundle: BundleFile, key: str, word: str, graph: Method, size: int) -> None:
@@ -501,6 +538,12 @@ def _check_inputs(bundle: BundleFile, key: str, word: str, graph: Method, size: 
                 why=f"LiteRT-LM only writes {', '.join(PASSED_INPUTS)}",
                 fix=fix,
             )
+        if port.dtype not in INPUT_TYPES:
+            raise FailedError(
+                f"{bundle.name}: {name} of {key} has the type {port.dtype}",
+                why="LiteRT-LM writes tokens and positions as int32",
+                fix=fix,
+            )
         tokens = 1 if name == OF_ONE_NUMBER else size
         if math.prod(port.shape) != tokens:
             raise FailedError(
@@ -517,6 +560,10 @@ def _check_update(
     cache."""
     reads = {port.name for port in update.inputs}
     writes = {port.name for port in update.outputs}
+    caches = {cache.name: cache.port for cache in bundle.shared_caches}
+    for port in update.outputs:
+        if port.name in caches:
+            _compare(bundle, port, caches, key, "returns")
     for cache in bundle.shared_caches:
         if cache.slice_name not in results:
             continue
@@ -562,9 +609,14 @@ def _find_signature(bundle: BundleFile, kind: str, key: str) -> Method:
 
 
 def _compare(
-    bundle: BundleFile, port: TensorSpec, sources: Mapping[str, TensorSpec], reader: str
+    bundle: BundleFile,
+    port: TensorSpec,
+    sources: Mapping[str, TensorSpec],
+    reader: str,
+    how: str = "reads",
 ) -> None:
-    """Raise FailedError unless there is a source for an input, of the same shape and type."""
+    """Raise FailedError unless there is a source for a tensor that ``reader`` reads or returns, of
+    the same shape and type."""
     fix = "pack models that were converted together"
     source = sources.get(port.name)
     if source is None:
@@ -579,7 +631,7 @@ def _compare(
     ):
         if needed != actual:
             raise FailedError(
-                f"{bundle.name}: {port.name} {verb} {actual}, but {reader} reads {needed}",
+                f"{bundle.name}: {port.name} {verb} {actual}, but {reader} {how} {needed}",
                 why="LiteRT-LM passes the same buffer from one model to the next",
                 fix=fix,
             )
@@ -645,8 +697,11 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
     ids: list[int] = []
     sequences: list[tuple[int, ...]] = []
     suppressed: list[int] = []
-    most_tokens, template, is_generic = 0, "", True
+    most_tokens, template = 0, ""
     try:
+        kinds = [kind for part in list_parts(data, MODEL_TYPE) for kind, _ in list_fields(part)]
+        sampler = dict(pair for part in list_parts(data, SAMPLER) for pair in list_numbers(part))
+        parts = [*list_parts(data, MODEL_TYPE), *list_parts(data, CHANNELS)]
         for number, value in list_fields(data):
             if number in OF_TOKENS and isinstance(value, bytes):
                 tokens = parse_tokens(value)
@@ -659,9 +714,7 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
             elif number == SUPPRESSED and isinstance(value, bytes):
                 suppressed += list_ids(value)
             elif number == MOST_TOKENS and isinstance(value, int):
-                most_tokens = value
-            elif number == MODEL_TYPE and isinstance(value, bytes):
-                is_generic = [kind for kind, _ in list_fields(value)] in ([], [GENERIC])
+                most_tokens = value - (1 << 64) if value >> 63 else value
             elif number in OF_TEMPLATES and isinstance(value, bytes):
                 template += value.decode("utf-8", "replace")
     except (ValueError, IndexError) as error:
@@ -674,7 +727,10 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
         tuple(sequences),
         template,
         tuple(suppressed),
-        is_generic,
+        kinds in ([], [GENERIC]),
+        kinds[-1] if kinds else 0,
+        sampler,
+        " ".join(part.decode("utf-8", "replace") for part in parts),
     )
 
 
@@ -719,6 +775,24 @@ def list_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             raise ValueError("it is cut short")
         yield key >> 3, data[place : place + size]
         place += size
+
+
+def list_parts(data: bytes, field_number: int) -> Iterator[bytes]:
+    """Yield the messages or texts that a field of a message has. Raises ValueError for other
+    data."""
+    for number, value in list_fields(data):
+        if number == field_number and isinstance(value, bytes):
+            yield value
+
+
+def list_numbers(data: bytes) -> Iterator[tuple[int, float]]:
+    """Yield the fields of a message that are numbers: int32, or float. Raises ValueError for other
+    data."""
+    for number, value in list_fields(data):
+        if isinstance(value, int):
+            yield number, value - (1 << 64) if value >> 63 else value
+        elif len(value) == FLOAT_BYTES:
+            yield number, struct.unpack("<f", value)[0]
 
 
 def list_varints(data: bytes) -> list[int]:

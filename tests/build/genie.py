@@ -20,6 +20,9 @@ NO_PORTS: Mapping[str, Port] = MappingProxyType({})
 CACHE_SCALE = 0.5
 PARTS = ("model_part_1_of_2.bin", "model_part_2_of_2.bin")
 Change = Callable[[Path, dict[str, Any]], object]
+PortChange = Callable[
+    [int, dict[str, Sequence[int] | Port], dict[str, Sequence[int] | Port]], object
+]
 
 
 def make_config() -> dict[str, Any]:
@@ -76,6 +79,7 @@ def make_part(
     has_logits: bool = True,
     new_rows: int = 0,
     id_type: int = INT32,
+    change: PortChange = lambda *_: None,
     **how: Any,
 ) -> bytes:
     """A context binary with the graphs of part ``number`` of two.
@@ -88,6 +92,7 @@ def make_part(
     number of the layer, by default that of the part, and ``hidden_scale`` quantizes what the parts
     pass on. ``new_rows`` is the number of
     new keys and values, if it is not that of the tokens, and ``id_type`` the type of token ids.
+    ``change`` gets the number of tokens of each graph, with its inputs and outputs.
     """
     ports = {}
     for kind, tokens in kinds.items():
@@ -118,6 +123,7 @@ def make_part(
         elif has_logits:
             gives["logits"] = (1, tokens, logits)
         takes |= extra
+        change(tokens, takes, gives)
         ports[f"{kind}_ar{tokens}_cl{context}_{number}_of_2"] = (takes, gives)
     return make_binary(graphs=[*ports], ports=ports, **how)
 

@@ -65,12 +65,15 @@ def pack_sections(
 
 
 def make_compiled_decoder(
-    change: Callable[[Method], Method] = lambda it: it, stamp: bytes = b"", **how: Any
+    change: Callable[[Method], Method] = lambda it: it,
+    stamp: bytes = b"",
+    part: str = "decoder",
+    **how: Any,
 ) -> bytes:
-    """The decoder of ``tiny`` as a plugin compiles it: one partition per signature, each of which
-    ``change`` may change, with a context binary of make_binary(``how``). ``stamp`` names another
-    manufacturer."""
-    usual_methods = parse_model(memoryview(read_part("decoder.tflite")), "decoder").methods
+    """The decoder of ``tiny``, or another ``part``, as a plugin compiles it: one partition per
+    signature, each of which ``change`` may change, with a context binary of make_binary(``how``).
+    ``stamp`` names another manufacturer."""
+    usual_methods = parse_model(memoryview(read_part(f"{part}.tflite")), part).methods
     methods = [change(method) for method in usual_methods]
     graphs = [f"qnn_partition_{number}" for number in range(len(methods))]
     soc = how.get("soc", ("SM8650", 57, 75))

@@ -330,6 +330,89 @@ FAULTS: dict[str, Row] = {
         WRONG,
         {"QNN951": "tok is missing; dialog.tokenizer.path names it; it is a folder"},
     ),
+    "a token map that is missing": Row(
+        "qai-appbuilder 90",
+        put("engine model draft-token-map", "map.json"),
+        [],
+        WRONG,
+        {"QNN951": "map.json is missing; dialog.engine.model.draft-token-map names it"},
+    ),
+    "a graph that no context has": Row(
+        "ai-hub-apps 121",
+        put_htp("execute-select-graphs", ["prompt"]),
+        [],
+        FITS,
+        {"QNN989": "execute-select-graphs[0] names prompt, which no context has"},
+    ),
+    "settings of another graph": Row(
+        "qai-appbuilder 90",
+        lambda folder, _: (folder / "htp_config.json").write_text(
+            json.dumps({"graphs": {"graph_names": ["encoder"], "vtcm_mb": 8}})
+        ),
+        [],
+        FITS,
+        {"QNN989": "graph_names of htp_config.json names encoder, which no context has"},
+    ),
+    "factors of another model": Row(
+        "ai-hub-models 289",
+        both(
+            by_positional_encoding(HEAD // 2),
+            put(
+                "engine model positional-encoding rope-scaling",
+                {"rope-type": "longrope", "long-factor": [1.0] * 48},
+            ),
+        ),
+        [],
+        FITS,
+        {"QNN993": "rope-scaling.long-factor is 48, and dialog.engine.model.positional-encoding"},
+    ),
+    "a prefix that fills the context": Row(
+        "qai-appbuilder 90",
+        both(with_prefix(is_there=True), put("ssd-q1 forecast-prefix", 2048)),
+        [],
+        FITS,
+        {"QNN993": "dialog.ssd-q1.forecast-prefix is 2048, and dialog.context.size is 1024"},
+    ),
+    "no token at all": Row(
+        "ai-hub-apps 34",
+        put("max-num-tokens", 0),
+        [],
+        FITS,
+        {"QNN990": "dialog.max-num-tokens is 0, and usually 1 to"},
+    ),
+    "no core": Row(
+        "ai-hub-apps 150", put_htp("cpu-mask", "0x0"), [], FITS, {"QNN990": "cpu-mask is 0x0"}
+    ),
+    "an empty stop sequence": Row(
+        "ai-hub-models 143",
+        put("stop-sequence", [""]),
+        [],
+        FITS,
+        {"QNN990": "dialog.stop-sequence is"},
+    ),
+    "the folder of the app in a path": Row(
+        "qai-appbuilder 90",
+        put("engine model binary ctx-bins", [f"genie/models/{name}" for name in PARTS]),
+        [],
+        FITS,
+        {"QNN952": "ctx-bins is a path outside of the folder: genie/models/model_part_2_of_2.bin"},
+    ),
+    "a drive in a path": Row(
+        "ai-hub-models 168",
+        put("tokenizer path", "C:\\LLM\\tokenizer.json"),
+        [],
+        FITS,
+        {"QNN952": "dialog.tokenizer.path is a path outside of the folder: C:"},
+    ),
+    "a node of a pipeline": Row(
+        "aimet 4066",
+        lambda folder, config: (folder / "genie_config.json").write_text(
+            json.dumps({"text-generator": config["dialog"]})
+        ),
+        [],
+        WRONG,
+        {"QNN950": "it has no object `dialog`, but text-generator"},
+    ),
 }
 RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
     "with a byte order mark": (write_config(BOM_UTF8), FOR_PHONE),
@@ -356,6 +439,10 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
         FOR_PHONE,
     ),
     "with links": (link_all, FOR_PHONE),
+    "with spaces around names": (
+        put("engine model binary ctx-bins", [f" {name} " for name in PARTS]),
+        FOR_PHONE,
+    ),
 }
 
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ci.inspect.genie import BinaryFile, GenieFolder
+from ci.inspect.genie import BinaryFile, GenieFolder, read_genie
 from ci.inspect.genie_checks import judge_genie
-from tests.build.genie import HEAD, HIDDEN, PARTS, Change, make_part
+from provisioning.doctor.registry import Severity
+from tests.build.genie import (
+    CACHE_SCALE,
+    HEAD,
+    HIDDEN,
+    PARTS,
+    UFIXED8,
+    Change,
+    PortChange,
+    make_genie,
+    make_part,
+)
 from tests.build.genie_faults import (
     FITS,
     FOR_PHONE,
@@ -30,7 +41,7 @@ from tests.build.genie_faults import (
     settings,
     write_first,
 )
-from tests.stand_ins.lowered import make_binary
+from tests.stand_ins.lowered import Port, make_binary
 
 QCS6490 = ("QCS6490", 93, 68)
 PROMPT, TOKEN = {"prompt": 128}, {"token": 1}
@@ -85,6 +96,37 @@ def replace_bytes(path: Path, old: bytes, new: bytes) -> None:
     data = path.read_bytes()
     assert old in data
     path.write_bytes(data.replace(old, new))
+
+
+def add_window(tokens: int, takes: dict[str, Any], gives: dict[str, Any]) -> None:
+    """The part has a second layer, which sees the last 512 tokens."""
+    takes["past_key_2_in"] = Port((4, 1, HEAD, 512 - tokens), UFIXED8, CACHE_SCALE)
+    takes["past_value_2_in"] = Port((4, 1, 512 - tokens, HEAD), UFIXED8, CACHE_SCALE)
+    takes["swa_attention_mask"] = (1, 1, tokens, 512)
+    gives["past_key_2_out"] = Port((4, 1, HEAD, tokens), UFIXED8, CACHE_SCALE)
+    gives["past_value_2_out"] = Port((4, 1, tokens, HEAD), UFIXED8, CACHE_SCALE)
+
+
+def list_changes(shape: Sequence[int]) -> Iterator[Sequence[int] | None]:
+    """Other shapes of a port: with one axis doubled, and None, without the port."""
+    yield None
+    for axis in range(len(shape)):
+        sizes = [*shape]
+        sizes[axis] *= 2
+        yield tuple(sizes)
+
+
+def list_ports(number: int) -> list[tuple[int, str, Sequence[int]]]:
+    """The inputs (0) and outputs (1) of the graph for single tokens, each with its shape."""
+    ports: list[tuple[int, str, Sequence[int]]] = []
+
+    def keep_ports(tokens: int, *sides: dict[str, Any]) -> None:
+        for side, named in enumerate(sides):
+            for name, port in named.items() if tokens == 1 else ():
+                ports.append((side, name, port.shape if isinstance(port, Port) else port))
+
+    make_part(number, change=keep_ports)
+    return ports
 
 
 FAULTS: dict[str, Row] = {
@@ -246,6 +288,7 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
         both(second(spill_bytes=8 << 20), put_htp("spill-fill-bufsize", 8 << 20)),
         ["--soc", "SM8650", "--runtime", "2.49.40"],
     ),
+    "with a sliding window": (second(change=add_window), FOR_PHONE),
 }
 
 
@@ -270,3 +313,31 @@ def test_a_context_beyond_the_addresses_of_the_dsp_is_a_warning() -> None:
     assert [row.id for row in judge_genie(folder)] == ["QNN966", "QNN975"]
     right = replace(folder, binaries=(replace(binary, size_bytes=4 << 30),))
     assert [row.id for row in judge_genie(right)] == ["QNN966"]
+
+
+def change_port(side: int, name: str, shape: Sequence[int] | None) -> PortChange:
+    """A port of the graph for single tokens has another shape, or is left out."""
+
+    def change(tokens: int, *sides: dict[str, Any]) -> None:
+        port = sides[side].pop(name)
+        if tokens != 1 or shape is not None:
+            is_other = tokens == 1
+            typed = port if isinstance(port, Port) else Port(port)
+            sides[side][name] = typed._replace(shape=shape) if is_other else typed
+
+    return change
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_any_other_input_or_output_of_one_graph_is_an_error(number: int, tmp_path: Path) -> None:
+    """Each one is left out, and each of its axes doubled, in the graph for single tokens."""
+    accepted = []
+    folder = make_genie(tmp_path / "bundle")
+    for side, name, shape in list_ports(number):
+        for other_shape in list_changes(shape):
+            part = make_part(number, change=change_port(side, name, other_shape))
+            (folder / PARTS[number - 1]).write_bytes(part)
+            findings = judge_genie(read_genie(folder, folder / "genie_config.json"))
+            if not any(finding.severity is Severity.ERROR for finding in findings):
+                accepted.append((name, other_shape))
+    assert accepted == []

@@ -59,6 +59,13 @@ FAULTS: dict[str, Row] = {
         FITS,
         {"QNN960": "dialog.context.bos-token is 128000"},
     ),
+    "an end of a turn of another model": Row(
+        "qai-appbuilder 90",
+        put("context eot-token", VOCABULARY),
+        [],
+        FITS,
+        {"QNN960": "dialog.context.eot-token is 512"},
+    ),
 }
 RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
     "with an end of a turn": (

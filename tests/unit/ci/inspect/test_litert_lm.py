@@ -83,6 +83,32 @@ def encode_slices(method: Method) -> Method:
     return replace(method, outputs=tuple(ports))
 
 
+def change_ports(
+    side: str, name: str, part: str = "decoder", signature: str = "", **how: Any
+) -> bytes:
+    """A part one of whose ports is another one, in all signatures or in one."""
+
+    def change(method: Method) -> Method:
+        if signature not in {"", method.name}:
+            return method
+        ports = [
+            replace(port, **how) if port.name == name else port for port in getattr(method, side)
+        ]
+        return replace(method, **{side: tuple(ports)})
+
+    return make_compiled_decoder(change, part=part)
+
+
+def leave_out(name: str, signature: str) -> bytes:
+    """A decoder one of whose signatures lacks an input."""
+
+    def change(method: Method) -> Method:
+        inputs = tuple(port for port in method.inputs if port.name != name)
+        return replace(method, inputs=inputs) if method.name == signature else method
+
+    return make_compiled_decoder(change)
+
+
 # Each: the thread, what is made, the options, and what is printed.
 LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
     "another phone": ("LiteRT-LM 2079", compiled(), ["--soc", "SM8550"], "for SM8550: no"),
@@ -244,6 +270,40 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
         ["--runtime-dir", "libraries"],
         "libraries has no libLiteRtDispatch_Qualcomm.so",
     ),
+    "a mask that only prefill takes": (
+        "LiteRT-LM 3508",
+        lambda: make_tiny(decoder=leave_out("mask_global", "decode")),
+        ["--soc", "SM8650"],
+        "does not read mask_global, and another signature does",
+    ),
+    "a cache that prefill does not take": (
+        "LiteRT-LM 3342",
+        lambda: make_tiny(decoder=leave_out("kv_cache_k_0", "prefill_8")),
+        ["--soc", "SM8650"],
+        "does not read kv_cache_k_0, and another signature does",
+    ),
+    "logits of two tokens": (
+        "litert-torch 960",
+        lambda: make_tiny(decoder=change_ports("outputs", "logits", shape=(1, 2, 57))),
+        ["--soc", "SM8650"],
+        "logits of decode are [1, 2, 57]",
+    ),
+    "tokens of another type": (
+        "litert-torch 960",
+        compiled(embedder=change_ports("inputs", "token_ids", "embedder", dtype="int64")),
+        ["--soc", "SM8650"],
+        "has the type int64",
+    ),
+    "caches that are written in another shape": (
+        "LiteRT-LM 3508",
+        compiled(
+            auxiliary=change_ports(
+                "outputs", "kv_cache_k_0", "auxiliary", "decode_cache_update", shape=(1, 2, 32, 8)
+            )
+        ),
+        ["--soc", "SM8650"],
+        "but decode_cache_update returns",
+    ),
 }
 
 
@@ -373,6 +433,28 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a start token that the tokenizer lacks": (
         compiled(metadata=b"\x0a\x08\x12\x06<turn>" + LLM[7:]),
         "the metadata names the start token <turn>, which the tokenizer does not have",
+    ),
+    "the type of another model": (
+        compiled(metadata=LLM + b"\x32\x02\x22\x00"),
+        "llm_model_type is gemma3, and the tokenizer has no <start_of_turn>",
+    ),
+    "percents": (
+        compiled(metadata=LLM + b"\x22\x05\x1d" + struct.pack("<f", 95)),
+        "sampler_params has the p 95, and usually 0 to 1",
+    ),
+    "an empty cache": (
+        lambda: make_tiny(
+            decoder=change_ports("inputs", "kv_cache_k_0", signature="decode", dtype="int32")
+        ),
+        "kv_cache_k_0 has another shape or type in decode than in prefill",
+    ),
+    "a channel of another model": (
+        compiled(metadata=LLM + b"\x42\x0b\x12\x09<|think|>"),
+        "the metadata names <|think|>, which the tokenizer does not have",
+    ),
+    "fewer tokens than none": (
+        compiled(metadata=LLM[:-2] + b"\x28" + b"\xff" * 9 + b"\x01"),
+        "the metadata allows -1 tokens, and the caches have room for 64",
     ),
 }
 
