@@ -32,6 +32,9 @@ NEEDED_SECTIONS = {"context", "tokenizer", "backend", "model", ENGINE}
 TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int, float),
     "fraction": (int, float),
+    "inner": (int, float),
+    "above": (int, float),
+    "unsigned": (int, float),
     "integer": (int,),
     "int32": (int,),
     "uint32": (int,),
@@ -44,15 +47,23 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "list": (list,),
     "any": (object,),
 }
-BOUNDS: Mapping[str, tuple[int, int]] = {
+LEAST, LARGEST = 5e-324, 3.4e38  # the number above 0, and about the largest float
+BOUNDS: Mapping[str, tuple[float, float]] = {
     "fraction": (0, 1),
+    "inner": (LEAST, 1 - 2**-53),
+    "above": (LEAST, LARGEST),
+    "unsigned": (0, LARGEST),
     "int32": (-(1 << 31), (1 << 31) - 1),
     "uint32": (0, (1 << 32) - 1),
     "natural": (0, (1 << 63) - 1),
     "positive": (1, (1 << 63) - 1),
 }
+NOT_EMPTY = ("eos-token", "cache-groups", "positional-encoding")
 KIND_NAMES: Mapping[str, str] = {
     "fraction": "a number from 0 to 1",
+    "inner": "a number between 0 and 1",
+    "above": "a number above 0",
+    "unsigned": "a number from 0",
     "file": "a path",
     "int32": "an integer of 32 bits",
     "uint32": "an integer of 32 bits from 0",
@@ -238,7 +249,7 @@ def check_section(
             yield f"{name}.{key} is a key that libGenie does not know{hint}"
         elif key == "version" and (value != 1 or not is_number(value)):
             yield f"{name}.version is {shown}, and libGenie knows 1"
-        elif key in {"eos-token", "cache-groups"} and value == []:
+        elif key in NOT_EMPTY and value == []:
             yield f"{name}.{key} is empty"
         elif not is_of_kind(value, section.keys[key]):
             yield f"{name}.{key} is {shown}, not {name_kind(section.keys[key])}"

@@ -313,8 +313,8 @@ FAULTS: dict[str, Row] = {
         "ai-hub-apps 34",
         put("sampler", {"version": 1, "top-p": 95}),
         [],
-        FITS,
-        {"QNN990": "dialog.sampler.top-p is 95, and usually 0 to 1"},
+        WRONG,
+        {"QNN950": "dialog.sampler.top-p is 95, not a number from 0 to 1"},
     ),
     "nothing that ends": Row(
         "ai-hub-models 143",
