@@ -107,6 +107,11 @@ def add_window(tokens: int, takes: dict[str, Any], gives: dict[str, Any]) -> Non
     gives["past_value_2_out"] = Port((4, 1, tokens, HEAD), UFIXED8, CACHE_SCALE)
 
 
+def double_batch(tokens: int, takes: dict[str, Any], _: dict[str, Any]) -> None:
+    """The graphs take two prompts at once."""
+    takes["input_ids"] = takes["input_ids"]._replace(shape=(2, tokens))
+
+
 def list_changes(shape: Sequence[int]) -> Iterator[Sequence[int] | None]:
     """Other shapes of a port: with one axis doubled, and None, without the port."""
     yield None
@@ -276,6 +281,20 @@ FAULTS: dict[str, Row] = {
         [],
         FITS,
         {"QNN982": "the smallest graphs are for 128 tokens"},
+    ),
+    "layers in another order": Row(
+        "ai-hub-apps 148",
+        both(second(layer=0), lambda folder, _: write_first(folder, layer=1)),
+        [],
+        WRONG,
+        {"QNN995": "model_part_2_of_2.bin has layer 0, and model_part_1_of_2.bin before it has"},
+    ),
+    "graphs of another batch": Row(
+        "aimet 4066",
+        lambda folder, _: write_first(folder, change=double_batch),
+        [],
+        WRONG,
+        {"QNN994": "input_ids is [2, 128], and the graph is for 128 tokens"},
     ),
 }
 RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
