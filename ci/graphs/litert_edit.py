@@ -422,7 +422,7 @@ class _Writing:
         interpreter = _allocate(self._finish())
         details = interpreter.get_tensor_details(subgraph_index=self.lane.entry.subgraph)
         fill_shapes(self.subgraph, self.writer.added, details)
-        self.lane.written = pack_model(_drop_unused(self.lane.model, self.subgraph))
+        self.lane.written = pack_model(drop_unread(self.lane.model, self.subgraph))
 
     def _finish(self) -> Any:
         """Return the model with all constants in its flatbuffer."""
@@ -596,7 +596,7 @@ def join_activations(model: Any, subgraph: Any) -> None:
     subgraph.operators = joined
 
 
-def _drop_unused(model: Any, subgraph: Any) -> Any:
+def drop_unread(model: Any, subgraph: Any) -> Any:
     """Remove the tensors of a subgraph that nothing reads, and their constants."""
     used = {*list_numbers(subgraph.inputs), *list_numbers(subgraph.outputs)}
     for operator in subgraph.operators:

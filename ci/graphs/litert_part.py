@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -24,7 +24,7 @@ from ci.graphs.litert_file import (
 BIAS = 2  # the place of a layer's bias among its inputs
 
 
-def find_operators(subgraph: Any, reads: Sequence[int], results: Sequence[int]) -> list[int]:
+def find_operators(subgraph: Any, reads: Collection[int], results: Sequence[int]) -> list[int]:
     """Return the places of the operators that compute ``results`` from ``reads``."""
     makers = {
         number: place

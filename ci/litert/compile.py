@@ -292,6 +292,12 @@ def run_float_model(source: LitertSource, judged: Judged) -> list[tuple[Array, .
     """Return the outputs of the float model, for inputs that stand for the same numbers."""
     model = read_model(source.float_data)
     entries = list_entries(model, source.signatures)
+    sets = restore_sets(judged, model, entries)
+    return Reference(source.float_data, model, entries).run(sets)
+
+
+def restore_sets(judged: Judged, model: Any, entries: Sequence[Entry]) -> list[list[Array]]:
+    """Return the judged samples as inputs of the float model, which stand for the same numbers."""
     tensors = [
         judged.model.subgraphs[entry.subgraph].tensors[number]
         for entry in judged.entries
@@ -309,7 +315,7 @@ def run_float_model(source: LitertSource, judged: Judged) -> list[tuple[Array, .
             is_passed_on = read_levels(float_tensor)
             restored.append(array if is_passed_on else restore_numbers(tensor, array))
         sets.append(restored)
-    return Reference(source.float_data, model, entries).run(sets)
+    return sets
 
 
 def describe_model(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ci.graphs.litert_file import Entry, list_entries, read_model
 from ci.graphs.litert_states import has_states
@@ -49,9 +50,7 @@ class LitertFile:
         rewritten, changes = self.rewrite(names)
         require_changes(names, changes, self.path.name)
         write_whole(target, rewritten)
-        samples = self.path.with_suffix(SAMPLES)
-        if samples.exists():
-            write_whole(target.with_suffix(SAMPLES), read_user_file(samples, "the samples"))
+        copy_samples(self.path, target)
 
 
 def open_file(path: Path) -> LitertFile:
@@ -60,20 +59,33 @@ def open_file(path: Path) -> LitertFile:
     model = read_model(data)
     if is_quantized(model):
         raise UsageError(
-            f"{path.name} is quantized, and mend rewrites float models",
+            f"{path.name} is quantized, and rewrites are for float models",
             why="a rewrite's new values have no scales, which only calibration gives",
             fix="mend the float model, and quantize the result",
         )
+    require_single_entry(path.name, model)
+    return LitertFile(path, data)
+
+
+def require_single_entry(name: str, model: Any) -> None:
+    """Raise UsageError for a model that keeps values between its runs or has several
+    signatures."""
     if has_states(model) or any(entry.states for entry in list_entries(model)):
         raise UsageError(
-            f"{path.name} keeps values between its runs, and mend rewrites no such models",
-            why="a rewrite could move a call before or behind the one that changes a value",
+            f"{name} keeps values between its runs, and mend changes no such models",
+            why="a changed call could be moved before or behind the one that changes a value",
             fix="return the values as outputs, and pass them as inputs to the next run",
         )
     count = len(list_entries(model))
     if count > 1:
         raise UsageError(
-            f"{path.name} has {count} signatures, and mend rewrites models with one",
+            f"{name} has {count} signatures, and mend changes models with one",
             fix="write a file for each signature",
         )
-    return LitertFile(path, data)
+
+
+def copy_samples(path: Path, target: Path) -> None:
+    """Copy the samples that are next to a file, if there are any, next to a new one."""
+    samples = path.with_suffix(SAMPLES)
+    if samples.exists():
+        write_whole(target.with_suffix(SAMPLES), read_user_file(samples, "the samples"))

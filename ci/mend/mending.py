@@ -10,10 +10,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from msgspec import structs
 
+from ci.cases.cache import hash_words
 from ci.cases.facts import Diagnoser
 from ci.cases.limited import run_limited
 from ci.cases.pipeline import CaseRun, Setup
@@ -38,7 +39,7 @@ from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
 from ci.mend.trials import Attempt, Trials, choose_lane
 from ci.models.lowering_options import QUANTIZING, Observer
-from ci.models.schemes import ONNX, Scheme, SchemeSet, find_alternatives
+from ci.models.schemes import LITERT, ONNX, Alternatives, Scheme, SchemeSet, find_alternatives
 from ci.models.source_lines import find_suite_model
 from ci.models.user_models import Source
 from ci.report.schema import Case, Status
@@ -59,6 +60,9 @@ OBSERVERS: tuple[tuple[Observer, ...], ...] = (
     ("histogram", "moving_average"),
     ("percentile", "moving_average"),
 )
+
+# Of a quantized .tflite file, which no quantizer writes anew
+IN_FLOAT = Alternatives(finer=Scheme.FP16, around=(Scheme.FP16,))
 
 
 @dataclass
@@ -142,7 +146,8 @@ class Mending:
         scheme in which the model has nodes on the CPU, too."""
         spec, policy = mended.spec, self.setup.options.policy
         scheme = spec.scheme.base
-        rows = read_rewrites(choose_lane(spec.reference))
+        keeps_quantization = is_quantized_litert(spec)
+        rows = () if keeps_quantization else read_rewrites(choose_lane(spec.reference))
         entry = policy.models.get(spec.model)
         chosen_options = {name for name, _ in spec.source.choices.chosen()}
         is_plain = chosen_options.isdisjoint(QUANTIZING) and not (entry and entry.mixtures)
@@ -150,7 +155,7 @@ class Mending:
         # Other observers may help if the range decides, only with 8 bits.
         is_coarse = quantization.activation_bits == 8 and not quantization.training_steps
         has_parts = not quantization.block  # ExecuTorch mixes no blocks
-        alternatives = find_alternatives(scheme)
+        alternatives = choose_alternatives(spec)
         on_cpu = is_on_cpu(mended.before)
         hopeless = list_hopeless(spec, cases) if on_cpu else set[str]()
         judged_schemes = {*policy.schemes} & {*self.lane.schemes}
@@ -282,7 +287,7 @@ class Mending:
         best = mended.search.best.case if mended.search else mended.before
         spec, limit_s, scheme = mended.spec, self.left_s, mended.spec.scheme.base
         model = spec.reference, spec.source, question.rewrites, scheme
-        alternatives = find_alternatives(scheme)
+        alternatives = choose_alternatives(spec)
         path = None
         if spec.is_file:
             path = Path(self.prepare(spec, Recipe(rewrites=question.rewrites)).reference)
@@ -331,10 +336,14 @@ class Mending:
     def prepare(self, spec: CaseSpec, recipe: Recipe) -> CaseSpec:
         """Return a case with a recipe. Its model is a file in the scratch directory."""
         user_choices, reference = spec.source.choices, spec.source.reference
-        if recipe.rewrites:
+        parts = recipe.parts
+        if recipe.rewrites or is_in_file(spec, recipe):
             directory = self.setup.work / "nets"
             directory.mkdir(parents=True, exist_ok=True)
             stem = f"{spec.slug}-{'-'.join(recipe.rewrites)}"
+            if is_in_file(spec, recipe):
+                stem = f"{spec.slug}-{hash_words(*map(str, parts))[:16]}"
+                parts = ()
             if spec.is_file:
                 path = directory / f"{stem}{Path(spec.reference).suffix}"
                 write_rewritten(spec, recipe, path, self.setup.options.timeout_s)
@@ -346,7 +355,7 @@ class Mending:
                 reference = f"{path}:{NET}"
         choices = structs.replace(
             user_choices,
-            parts=(*recipe.parts, *user_choices.parts),  # a node belongs to the first
+            parts=(*parts, *user_choices.parts),  # a node belongs to the first
             observer=recipe.observer or user_choices.observer,
         )
         source = structs.replace(spec.source, reference=reference, choices=choices)
@@ -469,23 +478,45 @@ def name_scheme(mended: Mended) -> str:
     return mended.recipe.scheme or mended.spec.scheme.value
 
 
+def is_quantized_litert(spec: CaseSpec) -> bool:
+    """Return whether the model of a case is a .tflite file that is quantized."""
+    return spec.scheme is Scheme.ASIS and spec.reference.endswith(LITERT.suffix)
+
+
+def is_in_file(spec: CaseSpec, recipe: Recipe) -> bool:
+    """Return whether the file of a case gets other precisions itself. Otherwise, the policy has
+    them."""
+    return bool(recipe.parts) and is_quantized_litert(spec)
+
+
+def choose_alternatives(spec: CaseSpec) -> Alternatives:
+    """Return the other schemes for parts of the model of a case, or for all of it."""
+    return IN_FLOAT if is_quantized_litert(spec) else find_alternatives(spec.scheme.base)
+
+
 def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path, timeout_s: float) -> None:
     """Write the rewritten model of a case with a file to ``target``, see OnnxFile.write, in a
     process that may take ``timeout_s`` seconds."""
-    job = partial(_write_rewritten, spec.reference, spec.source.shapes, recipe.rewrites, target)
+    job = partial(_write_rewritten, spec, recipe, target)
     # A parser in C++ that does not end, takes all memory or aborts would do the same to the verb.
     run_limited(job, Path(spec.reference).name, timeout_s=timeout_s)
 
 
-def _write_rewritten(reference: str, shapes: Any, rewrites: Sequence[str], target: Path) -> None:
-    if choose_lane(reference) == "litert":
+def _write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path) -> None:
+    if is_in_file(spec, recipe):
+        from ci.mend.litert_mixtures import write_quantized
+
+        write_quantized(spec, recipe.parts, target)
+        return
+    path, rewrites = Path(spec.reference), recipe.rewrites
+    if choose_lane(spec.reference) == "litert":
         from ci.mend.litert_files import open_file
 
-        open_file(Path(reference)).write(rewrites, target)
+        open_file(path).write(rewrites, target)
         return
     from ci.mend.onnx_files import OnnxFile  # torch models do not need its onnxruntime
 
-    OnnxFile(Path(reference), shapes).write(rewrites, target)
+    OnnxFile(path, spec.source.shapes).write(rewrites, target)
 
 
 def group_models(cases: Sequence[Mended]) -> list[list[Mended]]:

@@ -1,5 +1,5 @@
-"""The search for the operators of a model that need more bits. It is the same for both lanes, which
-only measure the mixtures that it tries (torch_mixtures, onnx_mixtures)."""
+"""The search for the operators of a model that need more bits. It is the same for all lanes, which
+only measure the mixtures that it tries (torch_mixtures, onnx_mixtures, litert_mixtures)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Literal, NamedTuple, Protocol
 
-from ci.graphs.graph import EXECUTORCH, Graph, Node
+from ci.graphs.graph import LITERT, ONNXRUNTIME, Graph, Node
 from ci.graphs.operators import computes, is_layer, is_quantizer
 from ci.judging.figures import Array, is_floating, measure_pooled
 from ci.models.lowering_options import Choices
@@ -87,10 +87,13 @@ def _list_weights(node: Node) -> Sequence[str]:
 
 def _find_channels(graph: Graph, node: Node) -> int:
     """Return the axis of the output channels of a call's weights."""
-    if node.operator in ("gru", "lstm") or node.operator.startswith("conv_transpose"):
+    is_transposed = node.operator.startswith("conv_transpose") and graph.front_end != LITERT
+    if node.operator in ("gru", "lstm") or is_transposed:
         return 1
-    is_transposed = graph.front_end == EXECUTORCH or any(node.numbers.get("transB", ()))
-    is_linear = node.operator == "linear" and is_transposed
+    if graph.front_end == LITERT and any(n > 1 for n in node.numbers.get("groups", ())):
+        return -1  # a convolution of each channel
+    has_outputs_first = graph.front_end != ONNXRUNTIME or any(node.numbers.get("transB", ()))
+    is_linear = node.operator == "linear" and has_outputs_first
     return 0 if is_linear or node.operator.startswith("conv") or "_cell" in node.operator else -1
 
 

@@ -20,7 +20,7 @@ from msgspec import structs, to_builtins
 
 from ci.cases.policy import choose_tables
 from ci.cases.spec import CaseSpec
-from ci.mend.mending import Mended, find_reference, name_scheme
+from ci.mend.mending import Mended, find_reference, is_in_file, name_scheme
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_relative
 from ci.models.schemes import MODEL_FILES, SchemeSet
@@ -228,7 +228,8 @@ class Written:
         if factory:
             file, function = str(self.source), factory.name
         elif spec.is_file:  # a path without a function: rpartition put all of it into the last part
-            file = str(self.name_file(name)) if recipe.rewrites else function
+            is_changed = recipe.rewrites or is_in_file(spec, recipe)
+            file = str(self.name_file(name)) if is_changed else function
             colon = function = ""
         keys: dict[str, Any] = {
             "path": f"{make_relative(file, directory)}{colon}{function}",
@@ -237,7 +238,7 @@ class Written:
         }
         if spec.source.shapes:
             keys["shapes"] = {port: [*shape] for port, shape in spec.source.shapes}
-        if not recipe.observer and not recipe.parts:
+        if is_in_file(spec, recipe) or not (recipe.observer or recipe.parts):
             return keys
         lowering = dict(entry.get("lowering", {}))
         if recipe.observer:

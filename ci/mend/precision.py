@@ -1,23 +1,25 @@
 """Finds which operators of a model need another precision: those that QNN computes wrongly, or
 those that add most noise. Each lane measures a mixture by its quantized model on the calibration
-samples; the sets that are judged are not used."""
+samples; the sets that are judged are not used, except for a .tflite file, which has no others."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from ci.cases.spec import CaseSpec
 from ci.mend.mixture_search import Mixable, OverError, Selector, Unit, choose_mixtures
 from ci.models.lowering_options import Choices, Observer, Part
-from ci.models.schemes import Scheme
+from ci.models.schemes import LITERT, Scheme
 from ci.models.user_models import Source
 
 if TYPE_CHECKING:
     from ci.analysis.steps import Step
+    from ci.mend.litert_mixtures import MixableLitert
     from ci.models.model import Model
 
 
@@ -34,6 +36,18 @@ class Rewritten:
     def is_onnx(self) -> bool:
         """Whether ONNX Runtime quantizes the model."""
         return bool(self.scheme.recipe.activations)
+
+    @property
+    def is_litert(self) -> bool:
+        """Whether the model is a .tflite file, whose quantization stays."""
+        return self.reference.endswith(LITERT.suffix)
+
+    def open_quantized(self) -> MixableLitert:
+        """Read a quantized .tflite file and its float model."""
+        from ci.mend.litert_mixtures import open_quantized
+
+        # Neither the name of the case nor its SoC matters for a file.
+        return open_quantized(CaseSpec(self.reference, self.scheme, "", self.source))
 
     def load(self) -> Model:
         """Load a PyTorch model, and rewrite it."""
@@ -76,6 +90,8 @@ class MixTrials(Rewritten):
 
     def open_model(self, scratch: Path) -> Mixable:
         """Return the model as its lane measures it. Files are written to ``scratch``."""
+        if self.is_litert:
+            return self.open_quantized()
         if self.path:
             from ci.mend.onnx_mixtures import open_file
 
@@ -120,16 +136,20 @@ class FaultTrials(Rewritten):
                 if fault.fault not in remaining:
                     names += fault.nodes
             if selectable is not None:
-                names = [name for name in names if name in selectable]
+                names = [selectable[name] for name in names if name in selectable]
             mixture = tuple(Part(scheme, **{selector: name}) for name in dict.fromkeys(names))
             if mixture:
                 mixtures.append(mixture)
         return mixtures
 
-    def describe(self) -> tuple[tuple[Step, ...], list[str], set[str] | None]:
-        """Return the steps of the rewritten model, the names of the nodes on the lines, and those
-        of all nodes that a part can select, or None in ONNX. The quantizer's graph may lack nodes
-        of the steps: a rewritten model is exported in another way than the original."""
+    def describe(self) -> tuple[tuple[Step, ...], list[str], Mapping[str, str] | None]:
+        """Return the steps of the rewritten model, the names of the nodes on the lines, and by what
+        parts select the steps that they can select, by name, or None in ONNX. The quantizer's graph
+        may lack nodes of the steps: a rewritten model is exported in another way than the
+        original."""
+        if self.is_litert:
+            steps, names = self.open_quantized().describe()
+            return steps, [], names
         if self.path or self.is_onnx:
             from ci.analysis.steps import describe_steps
             from ci.graphs.onnx_reader import read_file
@@ -147,5 +167,5 @@ class FaultTrials(Rewritten):
             model, self.soc, self.scheme, lambda module: list_candidates(module.graph)
         )
         marked = [node.name for node in nodes if not {*node.line}.isdisjoint(self.lines)]
-        selectable = {name for candidate in nodes for name in candidate.node}
+        selectable = {name: name for candidate in nodes for name in candidate.node}
         return describe_module(model.module, model.evaluation[0]), marked, selectable

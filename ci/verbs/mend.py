@@ -13,10 +13,19 @@ from pathlib import Path
 
 import msgspec
 
+from ci.cases.limited import run_limited
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
+from ci.litert.reading import SIMPLER
 from ci.mend.experiments import CASES, Experiments
-from ci.mend.mending import Mended, Mending, find_reference, write_rewritten
+from ci.mend.mending import (
+    Mended,
+    Mending,
+    find_reference,
+    is_in_file,
+    is_quantized_litert,
+    write_rewritten,
+)
 from ci.mend.policy import (
     HEAD,
     POLICY,
@@ -36,7 +45,8 @@ from ci.mend.rewrite import EXTERNAL, SAMPLES
 from ci.mend.search import Recipe
 from ci.mend.source import make_relative, make_source, read_source
 from ci.mend.table import RewriteLane
-from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme, SchemeSet
+from ci.models.schemes import EXECUTORCH, LITERT, ONNX, SchemeSet
+from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
@@ -61,6 +71,7 @@ from provisioning.console.user_folder import (
 from provisioning.documents import DocumentError, read_bytes
 from provisioning.errors import UsageError
 from provisioning.files import require_writable, write_json, write_whole
+from provisioning.manifest.targets import read_litert_socs
 from provisioning.quoting import is_unicode, show_command
 
 SESSION = "mend"
@@ -141,7 +152,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_session(request.directory, (f"{SESSION}.json", PAGE))
     claim_reports(request.directory)
     with lane.prepare(request, policy, specs, progress) as plan:
-        check_schemes(plan.specs)
+        check_quantized(plan.specs, args.timeout_s)
         deadline = time.monotonic() + 60 * args.minutes
         options = read_options(
             request, policy, plan.specs, find_faults=match_faults, files_directory=None
@@ -190,15 +201,27 @@ def check_files(output: Output, specs: Sequence[CaseSpec]) -> None:
         )
 
 
-def check_schemes(specs: Sequence[CaseSpec]) -> None:
-    """Raise UsageError for a file that is quantized already."""
-    for spec in specs:
-        if spec.is_file and spec.scheme is Scheme.ASIS and spec.reference.endswith(LITERT.suffix):
+def check_quantized(specs: Sequence[CaseSpec], timeout_s: float) -> None:
+    """Raise UsageError for a quantized .tflite file of which no operator can be computed in float:
+    its float model is not known or does not match, or the SoC has no float16."""
+    quantized = [*filter(is_quantized_litert, specs)]
+    for spec in quantized:
+        if not read_litert_socs()[spec.soc].float16:
             raise UsageError(
-                f"{spec.model} is quantized, and mend rewrites float models",
-                why="the values of a rewrite have no scales, which only calibration gives",
-                fix="mend the float model, and quantize the result",
+                f"no operator of {spec.model} can be computed in float for {spec.soc}",
+                why="mend gives operators of a quantized file float16, which this SoC lacks",
+                fix=f"choose another SoC, such as --soc {DEFAULT_SOC}",
             )
+    for spec in {(spec.reference, spec.source): spec for spec in quantized}.values():
+        name = Path(spec.reference).name
+        run_limited(partial(check_pair, spec), name, timeout_s=timeout_s, fix=SIMPLER)
+
+
+def check_pair(spec: CaseSpec) -> None:
+    """Raise UsageError if no operator of a quantized .tflite file can be computed in float."""
+    from ci.mend.litert_mixtures import open_quantized
+
+    open_quantized(spec)
 
 
 def check_output(output: Output, specs: Sequence[CaseSpec]) -> None:
@@ -343,7 +366,8 @@ def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progr
                 code = make_source(top, functions.values(), standalone=output.standalone)
                 write_whole(scratch / SOURCE, code)
             for entry, (first, *_) in entries.items():
-                if first.spec.is_file and first.recipe.rewrites:
+                is_changed = first.recipe.rewrites or is_in_file(first.spec, first.recipe)
+                if first.spec.is_file and is_changed:
                     target = scratch / mended_files.name_file(entry).name
                     write_rewritten(first.spec, first.recipe, target, output.timeout_s)
                     names = name_files(target.name)

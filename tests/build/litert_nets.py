@@ -1,14 +1,18 @@
-"""LiteRT models whose operators run other subgraphs of the file."""
+"""LiteRT models whose operators run other subgraphs of the file, and one that 8 bits make wrong."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 
-from ci.graphs.litert_file import schema
-from ci.litert.suite import RELU, Net
+from ci.graphs.litert_file import read_levels, schema
+from ci.litert.suite import RELU, Net, quantize
 from tests.stand_ins.litert import make_flexbuffer
 
 SIZES = (4, 16)
+SHARES = (1.0, 0.9, 0.8, 0.7)  # of the sample for the ranges: its values stay within them
 BOOL = schema.TensorType.BOOL
 
 
@@ -121,3 +125,39 @@ def make_composite(inside: str = "layer") -> bytes:
     layer = net.call("TANH", (net.add_linear(inner, SIZES, 16),), SIZES)
     net.end([inner], [inner if inside == "input" else layer], called="layer")
     return net.pack()
+
+
+def make_wide_channel(net: Net) -> None:
+    """A layer, one of whose channels becomes 400 times as wide and narrow again, between which 8
+    bits lose the others, and a second layer."""
+    factors = np.ones(16, np.float32)
+    factors[0] = 400
+    x = net.add_tensor(SIZES, "x")
+    layer = net.add_linear(x, SIZES, 16)
+    wide = net.call("MUL", (layer, net.add_constant(factors)), SIZES, "MulOptions")
+    narrow = net.call("MUL", (wide, net.add_constant(1 / factors)), SIZES, "MulOptions")
+    net.end([x], [net.add_linear(narrow, SIZES, 8)])
+    for number, name in ((layer, b"layer"), (wide, b"wide"), (narrow, b"narrow")):
+        net.tensors[number].name = name
+
+
+def write_quantized(folder: Path, make: Callable[[Net], None], bits: int = 8) -> tuple[Path, Path]:
+    """Write net.tflite, which is quantized, with its samples in net.npz, and its float model as
+    float.tflite, and return the paths of both models."""
+    plain, quantized = Net(), Net()
+    make(plain)
+    make(quantized)
+    paths = folder / "net.tflite", folder / "float.tflite"
+    paths[1].write_bytes(plain.pack())
+    shape = plain.tensors[0].shape.tolist()
+    sample = np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+    paths[0].write_bytes(quantize(quantized, bits, [sample]))
+    levels = read_levels(quantized.tensors[0])
+    assert levels
+    limits = np.iinfo(f"int{bits}")
+    sets = []
+    for share in SHARES:
+        steps = np.round(share * sample / levels.scales[0]) + levels.zero_points[0]
+        sets.append(np.clip(steps, limits.min, limits.max).astype(limits.dtype))
+    np.savez(folder / "net.npz", x=np.stack(sets))
+    return paths

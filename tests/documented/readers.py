@@ -123,6 +123,17 @@ def red_tflite(place: Place) -> None:
     (place.directory / "red.tflite").write_bytes(net.pack())
 
 
+def quantized_tflite(place: Place) -> None:
+    """wide_int8.tflite, which 8 bits make wrong, its float model and the policy that names both."""
+    from tests.build.litert_nets import make_wide_channel, write_quantized
+
+    quantized, plain = write_quantized(place.directory, make_wide_channel)
+    for path in (quantized, quantized.with_suffix(".npz")):
+        path.rename(path.with_stem("wide_int8"))
+    plain.rename(plain.with_name("wide.tflite"))
+    (place.directory / "quantized.toml").write_text(read_blocks("docs/guides/mend.md", "toml")[0])
+
+
 def tflite_net(place: Place) -> None:
     """net.tflite, a file of the reader."""
     red_tflite(place)

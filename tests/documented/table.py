@@ -136,6 +136,10 @@ MEND_ONNX = "./nox -s mend -- --model red.onnx --scheme u8 --output mended-onnx"
 RED_PART = "qnn-ci localise --model red.onnx --scheme u8 --reproducer smallest.onnx"
 RED_TFLITE = (readers.red_tflite,)
 RED_LITERT_PART = "qnn-ci localise --model red.tflite --reproducer smallest.tflite"
+QUANTIZED = (readers.quantized_tflite,)
+MEND_QUANTIZED = (
+    "./nox -s mend -- --runtime litert --policy quantized.toml --output mended-quantized"
+)
 MEND = "./nox -s mend -- --model red.py:factory --scheme 16a8w"
 BUNDLE = (
     readers.runner_and_runtime,
@@ -213,6 +217,11 @@ ROWS = (
     Row("nox -s test_onnx", "passed ... 0 failed", slow=30),
     Row("test_litert -- --list$", "models (default schemes) ... dense ... SM8650"),
     Row("test_litert -- --model dense", PASSED),
+    Row(
+        "test_litert -- --policy mended-quantized",
+        "1 passed, 0 failed",
+        before=(*QUANTIZED, MEND_QUANTIZED),
+    ),
     Row("test_litert -- --model net.py", "1 passed, 0 failed", before=NET, slow=30),
     Row("nox -s test_litert$", "passed ... 0 failed", slow=30),
     Row("test_llm -- --project", "projected, not measured", before=(readers.llama_files,)),
@@ -288,6 +297,11 @@ ROWS = (
         "-s mend .*red.tflite",
         "expand-constant green ... 0 of 1 cases green before, 1 after",
         before=RED_TFLITE,
+    ),
+    Row(
+        "-s mend .*quantized.toml",
+        "narrow fp16, wide fp16 green ... 0 of 1 cases green before, 1 after",
+        before=QUANTIZED,
     ),
     Row("-s mend .*lost.py:norm", "0 of 1 cases green before, 1 after", slow=10),
     Row(

@@ -18,6 +18,7 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in
 from ci.graphs.litert_file import list_entries, read_model
 from ci.graphs.litert_session import Reference
 from ci.litert.suite import Net, make_model
+from tests.build.litert_nets import make_wide_channel, write_quantized
 from tests.build.pinned_qnn import NEEDS_PINNED_QNN
 
 ROOT = Path(__file__).parents[3]
@@ -86,13 +87,58 @@ def test_red_files_become_green_and_compute_the_same(tmp_path: Path) -> None:
         np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_quantized_file_is_refused(tmp_path: Path) -> None:
+def mend(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    reports = ["--reports", str(folder / "reports"), "--output", str(folder / "mended")]
+    command = [sys.executable, "-m", "ci", "mend", *words, *reports]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
+
+
+def test_a_quantized_file_without_a_float_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.tflite"
     path.write_bytes(make_model("dense_int16"))
-    command = [sys.executable, "-m", "ci", "mend", "--model", str(path), "--reports", str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
+    ended = mend(tmp_path, "--model", str(path))
     assert ended.returncode == 2
-    assert "net.tflite is quantized, and mend rewrites float models" in ended.stderr
+    assert "net.tflite is quantized, and its float model is not known" in ended.stderr
+    assert not (tmp_path / "mended").exists()
+
+
+def make_sixteen_rows(net: Net) -> None:
+    """A TANH of 16 rows behind a linear layer, which the NPU computes wrongly in int16."""
+    x = net.add_tensor((16, 64), "x")
+    layer = net.add_linear(x, (16, 64), 64)
+    net.end([x], [net.call("TANH", (layer,), (16, 64))])
+
+
+IN_FLOAT: dict[str, tuple[Callable[[Net], None], int, set[str], float]] = {
+    "lost in 8 bits": (make_wide_channel, 8, {"wide", "narrow"}, 20),
+    "known to be wrong in int16": (make_sixteen_rows, 16, {"value_3", "value_4"}, 40),
+}
+
+
+@pytest.mark.parametrize("name", IN_FLOAT)
+def test_operators_of_a_red_quantized_file_are_computed_in_float(name: str, tmp_path: Path) -> None:
+    make, bits, names, least_db = IN_FLOAT[name]
+    path, _ = write_quantized(tmp_path, make, bits)
+    before = path.read_bytes()
+    (tmp_path / "qnn.toml").write_text(
+        'extends = "default"\n[models.net]\npath = "net.tflite"\nfloat_model = "float.tflite"\n'
+    )
+    words = ("--runtime", "litert", "--policy", str(tmp_path / "qnn.toml"), "--json")
+    ended = mend(tmp_path, *words)
+    assert ended.returncode == 0, ended.stderr
+    (case,) = json.loads(ended.stdout)["cases"]
+    parts = {part["tensor"]: part["scheme"] for part in case["parts"]}
+    assert (case["result"], parts) == ("mended", dict.fromkeys(names, "fp16"))
+    assert case["after"]["sqnr_db"] > least_db > case["before"]["sqnr_db"]
+    assert case["after"]["cpu_nodes"] == 0
+    assert path.read_bytes() == before
+    # The policy that was written judges the new file by itself, with the same result.
+    words = ("test-litert", "--json", "--reports", str(tmp_path / "judged"), "--policy")
+    command = [sys.executable, "-m", "ci", *words, str(tmp_path / "mended" / "qnn.toml")]
+    judged = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    (again,) = json.loads(judged.stdout)["cases"]
+    assert again["judgement"]["status"] == "passed"
+    assert again["judgement"]["sqnr_db"] == case["after"]["sqnr_db"]
 
 
 def test_the_cause_of_a_red_file_is_proven_by_a_rewrite(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
-from ci.cases.spec import CaseSpec
 from ci.graphs.graph import Array
 from ci.graphs.litert_file import (
     list_entries,
@@ -31,9 +30,6 @@ from ci.mend.litert_form import LitertSubject
 from ci.mend.proof import RewriteProof
 from ci.mend.table import read_rewrites
 from ci.mend.trials import try_recipe
-from ci.models.schemes import Scheme
-from ci.models.user_models import Source
-from ci.verbs.mend import check_schemes
 from provisioning.errors import UsageError
 from tests.build.litert_states import make_gru
 
@@ -351,9 +347,3 @@ def test_a_model_with_variables_is_not_rewritten(tmp_path: Path) -> None:
     path.write_bytes(make_gru())
     with pytest.raises(UsageError, match="keeps values between its runs"):
         open_file(path)
-
-
-def test_the_verb_refuses_a_quantized_file_before_it_judges() -> None:
-    spec = CaseSpec("net.tflite", Scheme.ASIS, "SM8650", Source("/net.tflite"))
-    with pytest.raises(UsageError, match="quantized"):
-        check_schemes([spec])

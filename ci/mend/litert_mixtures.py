@@ -1,0 +1,132 @@
+"""How mend measures mixtures of a quantized .tflite file: files in which some operators compute in
+float, as its float model does, on LiteRT's CPU interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ci.analysis.steps import Step, describe_steps
+from ci.cases.spec import CaseSpec
+from ci.graphs.channels_first import put_channels_first
+from ci.graphs.litert_file import BEFORE_ACTIVATION, list_entries, read_model
+from ci.graphs.litert_float import write_float
+from ci.graphs.litert_pairs import Side, find_counterparts
+from ci.graphs.litert_program import LitertProgram, name_method
+from ci.graphs.litert_reader import COMPUTED, LitertGraph
+from ci.graphs.litert_session import Reference
+from ci.litert.compile import Judged, restore_sets, run_float_model
+from ci.litert.source import LitertSource, load_litert, read_litert
+from ci.mend.litert_files import copy_samples, require_single_entry
+from ci.mend.mixture_search import (
+    MOST_SETS,
+    Selectable,
+    Selector,
+    Unit,
+    count_products,
+    list_units,
+    measure_sqnr,
+)
+from ci.models.file_checks import describe_mismatch
+from ci.models.lowering_options import Choices, Part
+from provisioning.errors import UsageError
+from provisioning.files import write_whole
+
+INNER = BEFORE_ACTIVATION.decode()
+
+
+class MixableLitert:
+    """A quantized file, of which operators can be computed in float, see
+    ci.mend.mixture_search.Mixable."""
+
+    selector: Selector = "tensor"  # LiteRT's operators have no names
+
+    def __init__(self, source: LitertSource) -> None:
+        self.source, (self.entry,) = source, source.entries
+        float_model = read_model(source.float_data)
+        (float_entry,) = list_entries(float_model)
+        self.quantized = Side(source.data, self.entry)
+        self.plain = Side(source.float_data, float_entry)
+        sets = source.evaluation[:MOST_SETS]
+        self.judged = Judged(source.data, source.model, source.entries, sets)
+        float_sets = restore_sets(self.judged, float_model, [float_entry])
+        found = find_counterparts(self.quantized, self.plain, (sets[0], float_sets[0]))
+        self.graph = parse_whole(source.data)
+        self.counterparts = {self.graph.names[each.results[0][0]]: each for each in found}
+        self.exact_outputs = run_float_model(source, self.judged)
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """The operators that can be computed in float, with those that only move their results."""
+        plain_graph = parse_whole(self.source.float_data)
+        products = count_products(plain_graph.graph)
+        operators = self.plain.subgraph.operators
+        selectable, costs = {}, {}
+        for name, counterpart in self.counterparts.items():
+            result = COMPUTED.format(name)
+            selectable[result] = Selectable((name,), "")
+            costs[result] = sum(
+                products.get(plain_graph.names[int(operators[place].outputs[0])], 1.0)
+                for place in counterpart.operators
+            )
+        return list_units(self.graph.graph, selectable, costs)
+
+    def measure(self, choices: Choices) -> float:
+        """Return the lowest SQNR of an output in dB. The samples are judged ones: a .tflite file
+        has no others, and nothing is calibrated by them."""
+        data = self.write(choices.parts)
+        model = read_model(data)
+        outputs = Reference(data, model, list_entries(model)).run(self.judged.sets)
+        return measure_sqnr(self.exact_outputs, outputs)
+
+    def write(self, parts: Sequence[Part]) -> bytes:
+        """Return the file in which the operators of these parts compute in float."""
+        return write_float(
+            self.quantized, self.plain, [self.counterparts[part.tensor] for part in parts]
+        )
+
+    def describe(self) -> tuple[tuple[Step, ...], dict[str, str]]:
+        """Return the steps of the quantized model, and by what parts select them, by the steps'
+        names. The others cannot be computed in float."""
+        steps: list[Step] = []
+        for graph in LitertProgram(self.source.data).graphs.values():
+            steps += describe_steps(put_channels_first(graph))
+        names = {name: name for name in self.counterparts}
+        names |= {name + INNER: name for name in self.counterparts}  # what an activation reads
+        return tuple(steps), names
+
+
+def parse_whole(data: bytes) -> LitertGraph:
+    """Return the graph of a file with one signature, with its operators as they are."""
+    program = LitertProgram(data, keeps_operators=True)
+    return program.parsed[name_method(program.entries[0])]
+
+
+def open_quantized(spec: CaseSpec) -> MixableLitert:
+    """Return the file of a case whose operators can be computed in float. Raises UsageError for any
+    other one, and the errors of load_litert."""
+    name = Path(spec.reference).name
+    if not spec.source.float_model:
+        raise UsageError(
+            f"{name} is quantized, and its float model is not known",
+            why="mend computes operators of a quantized file in float, as its float model does",
+            fix="set `float_model` in the model's entry of a policy, which `qnn-ci init` writes; or"
+            " mend the float model, and quantize the result",
+        )
+    require_single_entry(name, read_model(read_litert(Path(spec.reference))))
+    model = MixableLitert(load_litert(spec))
+    if not model.counterparts:
+        float_name = Path(spec.source.float_model).name
+        raise describe_mismatch(
+            float_name,
+            f"no operator of {name} has the same operands, and the same weights up to rounding, as"
+            " one of it",
+        )
+    return model
+
+
+def write_quantized(spec: CaseSpec, parts: Sequence[Part], target: Path) -> None:
+    """Write the file of a case to ``target`` with operators in float, and the samples that are next
+    to the user's."""
+    write_whole(target, open_quantized(spec).write(parts))
+    copy_samples(Path(spec.reference), target)
