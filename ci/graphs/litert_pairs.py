@@ -186,9 +186,10 @@ class _Pairing:
                 continue
             rounded = self.quantized.read_constant(number)
             exact = self.plain.read_constant(plain_number)
-            if rounded is None or exact is None or call.kind == "RESHAPE":  # it has equal shapes
+            if rounded is None or exact is None or call.kind == "RESHAPE":  # the results are alike
                 continue
-            if exact.dtype.kind == "f" != rounded.dtype.kind:  # scales that are not read, of blocks
+            has_unread_scales = exact.dtype.kind == "f" and rounded.dtype.kind != "f"  # of blocks
+            if has_unread_scales:
                 continue
             if not is_rounded(rounded, exact, self.quantized.find_step(number)):
                 return False

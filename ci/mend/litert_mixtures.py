@@ -53,11 +53,11 @@ class MixableLitert:
         found = find_counterparts(self.quantized, self.plain, (sets[0], float_sets[0]))
         self.graph = parse_whole(source.data)
         self.counterparts = {self.graph.names[each.results[0][0]]: each for each in found}
+        self.units: Sequence[Unit] = self._list_units()
         self.exact_outputs = run_float_model(source, self.judged)
 
-    @property
-    def units(self) -> Sequence[Unit]:
-        """The operators that can be computed in float, with those that only move their results."""
+    def _list_units(self) -> list[Unit]:
+        """Return the operators that can be computed in float, with those that only move their results."""
         plain_graph = parse_whole(self.source.float_data)
         products = count_products(plain_graph.graph)
         operators = self.plain.subgraph.operators
@@ -110,8 +110,8 @@ def open_quantized(spec: CaseSpec) -> MixableLitert:
         raise UsageError(
             f"{name} is quantized, and its float model is not known",
             why="mend computes operators of a quantized file in float, as its float model does",
-            fix="set `float_model` in the model's entry of a policy, which `qnn-ci init` writes; or"
-            " mend the float model, and quantize the result",
+            fix="name it as `float_model` in the model's entry of a policy, or mend the float model"
+            " and quantize the result",
         )
     require_single_entry(name, read_model(read_litert(Path(spec.reference))))
     model = MixableLitert(load_litert(spec))

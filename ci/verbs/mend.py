@@ -210,7 +210,7 @@ def check_quantized(specs: Sequence[CaseSpec], timeout_s: float) -> None:
             raise UsageError(
                 f"no operator of {spec.model} can be computed in float for {spec.soc}",
                 why="mend gives operators of a quantized file float16, which this SoC lacks",
-                fix=f"choose another SoC, such as --soc {DEFAULT_SOC}",
+                fix=f"choose an SoC with float16, such as {DEFAULT_SOC}",
             )
     for spec in {(spec.reference, spec.source): spec for spec in quantized}.values():
         name = Path(spec.reference).name

@@ -58,7 +58,7 @@ CODE = {
     "mixtures of schemes": (
         "ci/analysis/mixtures.py:assign_parts",
         "ci/analysis/mixtures.py:assign_parts",
-        "",
+        "ci/mend/litert_mixtures.py:write_quantized",
     ),
     "`localise`": (
         "ci/audit/localise_graph.py:Division",
@@ -78,7 +78,7 @@ CODE = {
     "`mend`: a search": (
         "ci/mend/mixture_search.py:choose_mixtures",
         "ci/mend/mixture_search.py:choose_mixtures",
-        "",
+        "ci/mend/mixture_search.py:choose_mixtures",
     ),
     "evidence": (
         "ci/report/evidence.py:parse_statement",
@@ -106,8 +106,10 @@ CODE = {
         "",
     ),
 }
-# Their engines differ: how a model is exported, compiled and simulated, and how results are added.
+# Their engines differ: how a model is exported, compiled and simulated, how results are added, and
+# whether a policy or the file has a mixture.
 ENGINES = {
+    "mixtures of schemes",
     *("parts of an output", "known faults", "results of all layers", "times by QNN's simulator"),
     "models that keep values",
     "`fuzz`",
@@ -120,7 +122,6 @@ COUNTERPARTS = {  # what a lane would have under these names, if it had the feat
 UNUSED = {
     "where quantization costs": "find_loss",
     "tensors that leave": "find_clipped",
-    "mixtures of schemes": "assign_parts",
 }
 
 
