@@ -57,7 +57,8 @@ class MixableLitert:
         self.exact_outputs = run_float_model(source, self.judged)
 
     def _list_units(self) -> list[Unit]:
-        """Return the operators that can be computed in float, with those that only move their results."""
+        """Return the operators that can be computed in float, with those that move their
+        results."""
         plain_graph = parse_whole(self.source.float_data)
         products = count_products(plain_graph.graph)
         operators = self.plain.subgraph.operators

@@ -86,6 +86,9 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
 # no opset has that this project reads.
 NOT_READ = frozenset({"QNN1736"})
 
+# What is red because of its quantization: operators in float may cure it.
+OF_OPERATORS = frozenset({Question.QUANTIZED, Question.TASK})
+
 
 def suggest_mending(
     report: Report,
@@ -96,13 +99,15 @@ def suggest_mending(
     mendable: Collection[CaseName] | None = None,
     files: Collection[CaseName] = (),
     rows_of_kind: RewriteLane = "onnx",
+    in_float: Collection[CaseName] = (),
 ) -> Report:
     """Return a report in which a failed case ends with the command that mends it, if a rewrite is
     known to cure its first finding. A model that fails by itself has none, and neither has a
     program without outputs ``on_device``, because rewrites are tried on the emulator. ``command``
     is the start of this command, and ``lane`` has the schemes of the runtime that compiled the
     cases. ``mendable`` are the cases that it can judge, None for all, and ``files`` those whose
-    models are files, of the kind ``rows_of_kind``."""
+    models are files, of the kind ``rows_of_kind``. Of the cases ``in_float``, it can compute
+    operators in float, but not rewrite any."""
     rows_of_functions, rows_of_files = read_rewrites("torch"), read_rewrites(rows_of_kind)
 
     def suggest(case: Case) -> Case:
@@ -115,16 +120,23 @@ def suggest_mending(
             return case
         if any(cause.name in NOT_READ for cause in first.causes):
             return case
-        if mendable is not None and case.name not in mendable:
+        mixes = case.name in in_float
+        if mendable is not None and case.name not in mendable and not mixes:
             return case
         if on_device and first.id == NO_OUTPUTS.id:
             return case
         is_file = case.name in files
         rows = rows_of_files if is_file else rows_of_functions
-        if not any(row.helps_in(case.scheme) and row.cures_any([first]) for row in rows):
+        is_known = any(row.helps_in(case.scheme) and row.cures_any([first]) for row in rows)
+        if mixes:
+            has_known_cause = any(cause.name for cause in first.causes)
+            is_known = first.question in OF_OPERATORS or has_known_cause
+        if not is_known:
             return case
         mend_command = case.choose(" ".join([command, *lane.repeat_runtime(is_file=is_file)]))
         fix = f"`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
+        if mixes:
+            fix = f"`qnn-ci {mend_command}` finds operators to compute in float"
         return structs.replace(
             case,
             judgement=structs.replace(

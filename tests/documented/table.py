@@ -137,9 +137,7 @@ RED_PART = "qnn-ci localise --model red.onnx --scheme u8 --reproducer smallest.o
 RED_TFLITE = (readers.red_tflite,)
 RED_LITERT_PART = "qnn-ci localise --model red.tflite --reproducer smallest.tflite"
 QUANTIZED = (readers.quantized_tflite,)
-MEND_QUANTIZED = (
-    "./nox -s mend -- --runtime litert --policy quantized.toml --output mended-quantized"
-)
+MEND_QUANTIZED = "./nox -s mend -- --policy quantized.toml --output mended-quantized"
 MEND = "./nox -s mend -- --model red.py:factory --scheme 16a8w"
 BUNDLE = (
     readers.runner_and_runtime,

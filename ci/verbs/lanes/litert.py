@@ -104,16 +104,21 @@ def prepare(
         },
         remarks=tuple(list_without_htp(fitted)),
         work="compile, run and judge",
-        # A quantized file is not rewritten.
+        # A quantized file is not rewritten. With its float model, it is changed otherwise.
         mendable={spec.name for spec in fitted if spec.scheme is not Scheme.ASIS},
     )
 
 
 def suggest(report: Report, plan: Plan, command: str) -> Report:
     """Return the report with the commands that mend its cases."""
-    files = {spec.name for spec in plan.specs if spec.is_file}
     return suggest_mending(
-        report, LITERT, command, mendable=plan.mendable, files=files, rows_of_kind="litert"
+        report,
+        LITERT,
+        command,
+        mendable=plan.mendable,
+        files={spec.name for spec in plan.specs if spec.is_file},
+        rows_of_kind="litert",
+        in_float={spec.name for spec in plan.specs if spec.source.float_model},
     )
 
 

@@ -10,7 +10,15 @@ from msgspec import structs
 
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Cause, Certainty, Place, Proof, Remedy
-from ci.facts.kinds import INVALID, NO_OUTPUTS, NOISE, NOT_LOWERED, ON_CPU, UNRECORDED
+from ci.facts.kinds import (
+    INVALID,
+    NO_OUTPUTS,
+    NOISE,
+    NOT_LOWERED,
+    ON_CPU,
+    QUANTIZED_BADLY,
+    UNRECORDED,
+)
 from ci.judging.causes import NOT_TRIED
 from ci.mend.mending import Mended
 from ci.mend.policy import (
@@ -347,6 +355,14 @@ def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() 
     ):
         by_runtime = suggest_mending(report, lane, "mend", files=files).cases[0]
         assert f"`qnn-ci {words} " in by_runtime.judgement.findings[0].remedies[-1].text
+    lossy = make_report([change_case(red, findings=(QUANTIZED_BADLY.find("6.0 dB"),)), red])
+    names = {red.name}
+    first, second = suggest_mending(
+        lossy, LITERT, "mend --policy q.toml", mendable=(), files=names, in_float=names
+    ).cases
+    remedy = first.judgement.findings[0].remedies[-1].text
+    assert remedy == f"{command} finds operators to compute in float"
+    assert second == red
     index = "IndexError: tuple index out of range"
     pool = f"{index} [executorch/backends/qualcomm/builders/op_avg_pool3d.py]"
     texts = ("aten.gru.input is not quantized", pool, index, "ElementWiseAdd failed 3110")
