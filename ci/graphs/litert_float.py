@@ -26,7 +26,7 @@ from ci.graphs.litert_pairs import Counterpart, Side
 from ci.graphs.litert_writer import LitertWriter
 
 
-def write_float(quantized: Side, plain: Side, counterparts: Sequence[Counterpart]) -> bytes:
+def mix_floats(quantized: Side, plain: Side, counterparts: Sequence[Counterpart]) -> bytes:
     """Return the file of the ``quantized`` model in which these operators are those of the float
     model. Inputs, outputs, signatures and metadata stay."""
     return _Mixing(quantized, plain).write(counterparts)

@@ -51,7 +51,7 @@ class Counterpart(NamedTuple):
     results: tuple[tuple[int, int], ...]
 
 
-class Call(NamedTuple):
+class Operation(NamedTuple):
     """An operator that computes, with the values that it reads, as ``Side.find_root`` names
     them."""
 
@@ -91,7 +91,7 @@ class Side:
         """Return whether a tensor is a constant."""
         return has_data(self.split_model, self.tensors[number])
 
-    def list_calls(self) -> list[Call]:
+    def list_calls(self) -> list[Operation]:
         """Return the operators that compute, in order."""
         calls = []
         for operator in self.operators:
@@ -100,7 +100,7 @@ class Side:
                 reads = tuple(
                     self.find_root(n) if n >= 0 else n for n in list_numbers(operator.inputs)
                 )
-                calls.append(Call(kind, reads, list_numbers(operator.outputs)))
+                calls.append(Operation(kind, reads, list_numbers(operator.outputs)))
         return calls
 
     def read_constant(self, number: int) -> Array | None:
@@ -131,7 +131,7 @@ class _Pairing:
         self.quantized, self.plain, self.samples = quantized, plain, samples
         self.values = dict(zip(quantized.entry.inputs, plain.entry.inputs, strict=True))
         self.paired: set[int] = {*self.values.values()}
-        self.waiting: dict[tuple[Any, ...], list[Call]] = {}
+        self.waiting: dict[tuple[Any, ...], list[Operation]] = {}
         for call in plain.list_calls():
             key = self._make_key(plain, call, {n: n for n in call.reads})
             self.waiting.setdefault(key, []).append(call)
@@ -155,7 +155,7 @@ class _Pairing:
                 self.paired.add(plain_number)
         return self.values
 
-    def _make_key(self, side: Side, call: Call, values: Mapping[int, int]) -> tuple[Any, ...]:
+    def _make_key(self, side: Side, call: Operation, values: Mapping[int, int]) -> tuple[Any, ...]:
         """Return what two calls must have in common, besides their constants."""
         reads = [CONSTANT if n < 0 or side.is_constant(n) else values[n] for n in call.reads]
         while reads and reads[-1] == CONSTANT:  # such as a bias, which one of both may lack
@@ -163,7 +163,7 @@ class _Pairing:
         shapes = tuple(read_shape(side.tensors[number]) for number in call.results)
         return call.kind, tuple(reads), shapes
 
-    def _find_call(self, call: Call) -> Call | None:
+    def _find_call(self, call: Operation) -> Operation | None:
         """Return the call of the float model that computes the same, and take it."""
         side = self.quantized
         values = self.values
@@ -179,7 +179,7 @@ class _Pairing:
         waiting.remove(chosen)
         return chosen
 
-    def _has_same_constants(self, call: Call, other: Call) -> bool:
+    def _has_same_constants(self, call: Operation, other: Operation) -> bool:
         for number, plain_number in zip(call.reads, other.reads, strict=False):
             is_constant = number >= 0 and self.quantized.is_constant(number)
             if not is_constant or plain_number < 0:
@@ -195,7 +195,7 @@ class _Pairing:
                 return False
         return True
 
-    def _list_named(self, call: Call) -> Iterator[tuple[int, int]]:
+    def _list_named(self, call: Operation) -> Iterator[tuple[int, int]]:
         """Yield the results of a call without a counterpart that have one of their name."""
         for number in call.results:
             plain_number = self.named.get(self.quantized.names[number], -1)

@@ -10,7 +10,7 @@ from ci.analysis.steps import Step, describe_steps
 from ci.cases.spec import CaseSpec
 from ci.graphs.channels_first import put_channels_first
 from ci.graphs.litert_file import BEFORE_ACTIVATION, list_entries, read_model
-from ci.graphs.litert_float import write_float
+from ci.graphs.litert_float import mix_floats
 from ci.graphs.litert_pairs import Side, find_counterparts
 from ci.graphs.litert_program import LitertProgram, name_method
 from ci.graphs.litert_reader import COMPUTED, LitertGraph
@@ -82,7 +82,7 @@ class MixableLitert:
 
     def write(self, parts: Sequence[Part]) -> bytes:
         """Return the file in which the operators of these parts compute in float."""
-        return write_float(
+        return mix_floats(
             self.quantized, self.plain, [self.counterparts[part.tensor] for part in parts]
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -131,15 +132,18 @@ class FaultTrials(Rewritten):
         mixtures = []
         for scheme in self.alternatives:
             remaining = {fault.fault for fault in match_faults(steps, scheme.value, "")}
-            names = [] if faults else marked
-            for fault in faults:
-                if fault.fault not in remaining:
-                    names += fault.nodes
-            if selectable is not None:
-                names = [selectable[name] for name in names if name in selectable]
-            mixture = tuple(Part(scheme, **{selector: name}) for name in dict.fromkeys(names))
-            if mixture:
-                mixtures.append(mixture)
+            cured = [fault.nodes for fault in faults if fault.fault not in remaining]
+            choices = [[*chain(*cured)] if faults else marked]
+            if self.is_litert:
+                # QNN joins no operators of different types, so the last one alone often suffices,
+                # and it crashes on a file of which all operators are in float.
+                choices.insert(0, [nodes[-1] for nodes in cured])
+            for names in choices:
+                if selectable is not None:
+                    names = [selectable[name] for name in names if name in selectable]
+                mixture = tuple(Part(scheme, **{selector: name}) for name in dict.fromkeys(names))
+                if mixture and mixture not in mixtures:
+                    mixtures.append(mixture)
         return mixtures
 
     def describe(self) -> tuple[tuple[Step, ...], list[str], Mapping[str, str] | None]:

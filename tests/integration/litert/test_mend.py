@@ -114,7 +114,7 @@ def make_padded_pool(net: Net) -> None:
 
 IN_FLOAT: dict[str, tuple[Callable[[Net], None], set[str]]] = {
     "lost in 8 bits": (make_wide_channel, {"wide", "narrow"}),
-    "known to be wrong in int8": (make_padded_pool, {"value_2", "value_3"}),
+    "known to be wrong in int8": (make_padded_pool, {"value_3"}),
 }
 
 
