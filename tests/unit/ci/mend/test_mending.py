@@ -158,10 +158,10 @@ def test_a_node_of_several_operators_is_one_part_of_a_mixture() -> None:
 
 
 @pytest.mark.parametrize(
-    ("selectable", "nodes"), [(None, ["add"]), ({"add"}, ["add"]), (set(), [])]
+    ("selectable", "nodes"), [(None, ["add"]), ({"add": "sum"}, ["sum"]), ({}, [])]
 )
 def test_a_part_whose_node_the_quantizer_does_not_have_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, selectable: set[str] | None, nodes: list[str]
+    monkeypatch: pytest.MonkeyPatch, selectable: dict[str, str] | None, nodes: list[str]
 ) -> None:
     mask = (Operand((4, 4), False), Operand((4, 4), True, 1e9))
     steps = (
