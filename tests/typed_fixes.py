@@ -120,6 +120,9 @@ LEFT = {
     (
         "`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
     ): "needs a red model; the README's is mended by its command",
+    (
+        "`qnn-ci {mend_command}` finds operators to compute in float"
+    ): "needs a red quantized model; that of docs/guides/mend.md is mended by its command",
     "add the model to a policy (`qnn-ci init` writes one), and pass --policy": "needs torch",
 }
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*|`qnn-ci")
