@@ -8,11 +8,12 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from msgspec import Struct
 
+from ci.explain.frames import find_raising_frame
 from ci.explain.quotations import Blocks, has_form_of, unquote
 from ci.explain.rules import (
     DIGITS,
@@ -89,8 +90,9 @@ class Finding(Struct, frozen=True):
     ``id`` is the id of the finding, such as QNN1203, and ``rule`` the name of its rule; of a
     finding of a case that the log names, such as QNN2001, both are its id.
     ``headline`` is the cause in one line, and ``detail`` continues it. ``place`` is where the line
-    was written. ``consequence_of`` is the name of the rule that is the cause of this one, or empty
-    if there is none.
+    was written. ``raised_in`` is the last frame of a traceback above the line, with its code, or
+    empty. ``consequence_of`` is the name of the rule that is the cause of this one, or empty if
+    there is none.
     """
 
     id: str
@@ -107,6 +109,7 @@ class Finding(Struct, frozen=True):
     is_seen: bool = msgspec.field(name="seen")
     versions: str = ""
     count: int = 1
+    raised_in: str = ""
     consequence_of: str = ""
 
     @property
@@ -193,6 +196,7 @@ class _Match:
     text: str
     values: Mapping[str, str]
     count: int = 1
+    raised_in: str = ""
 
 
 @dataclass
@@ -257,7 +261,8 @@ class _Scan:
                     match.count += 1
                 else:
                     number = self.lines + chunk.count(b"\n", 0, start) + 1
-                    self.matches[rule.id] = _Match(number, line.strip(), values)
+                    raised_in = find_raising_frame(chunk, start)
+                    self.matches[rule.id] = _Match(number, line.strip(), values, 1, raised_in)
                     new.append((start, rule.id))
         case_lines = self._find_case_findings(chunk, low)
         unknown = self._find_unknown(chunk, low, {*rule_by_start, *case_lines})
@@ -366,7 +371,11 @@ def find_said(rule: Rule, line: str, start: str) -> Mapping[str, str] | None:
     low = unquoted.lower().encode("utf-8", "replace")
     if rule.literals and not any(text.strip() in low for text, _, _ in rule.literals):
         return None
-    return rule.find(unquoted) if unquoted else None
+    values = rule.find(unquoted) if unquoted else None
+    if not values or rule.family:
+        return values
+    # What a message quotes is blank in ``unquoted``, but readable in the line.
+    return rule.find(line) or values
 
 
 def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanation:
@@ -391,8 +400,8 @@ def explain_text(text: str, rules: Sequence[Rule]) -> Explanation:
 def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
     """Return the first cause in the text of a failure, otherwise the first hint.
 
-    Returns None if the text matches no rule, or only rules for symptoms, components or harmless
-    lines, or if it ends with an error of this project that names its fix.
+    Returns None if the text matches no rule, or only rules for symptoms, components, ends or
+    harmless lines, or if it ends with an error of this project that names its fix.
     """
     if text.rstrip().rpartition("\n")[2].startswith(OWN_FIX):
         return None
@@ -400,7 +409,7 @@ def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
     causes = (
         cause
         for cause in (*explanation.causes, *explanation.notes)
-        if cause.role not in (Role.SYMPTOM, Role.COMPONENT) and cause.rule != cause.id
+        if cause.role in (Role.CAUSE, Role.HINT) and cause.rule != cause.id
     )
     return next(causes, None)
 
@@ -464,12 +473,12 @@ def find_other(rule: Rule, taken: _Match, scan: _Scan) -> Rule | None:
         if literals and not any(text.strip() in low for text, _, _ in literals):
             continue
         if (values := find_said(candidate, taken.text, taken.text)) is not None:
-            lines = [_Match(taken.line, taken.text, values, taken.count)]
+            lines = [_Match(taken.line, taken.text, values, taken.count, taken.raised_in)]
             if earlier := scan.matches.get(candidate.id):
                 lines.append(earlier)
             first = min(lines, key=lambda match: match.line)
             count = sum(match.count for match in lines)
-            scan.matches[candidate.id] = _Match(first.line, first.text, first.values, count)
+            scan.matches[candidate.id] = replace(first, count=count)
             return candidate
     return None
 
@@ -489,10 +498,14 @@ def _list_matched(scan: _Scan) -> list[Rule]:
         elif next_rule not in matched:
             matched.append(next_rule)
     if any(rule.role in (Role.CAUSE, Role.SYMPTOM) for rule in matched):
-        # A component is no consequence of a cause just because both are in the log.
+        # A component is no consequence of a cause just because both are in the log. But it may
+        # have the reason for a symptom, such as the text of QNN's own error.
+        symptoms = [rule for rule in matched if rule.role is Role.SYMPTOM]
+        reasons = {name for rule in symptoms for name in rule.consequence_of}
         for rule in [rule for rule in matched if rule.role is Role.COMPONENT]:
-            matched.remove(rule)
-            _keep_unknown(scan.matches.pop(rule.id), scan)
+            if not rule.is_frame and rule.id not in reasons:
+                matched.remove(rule)
+                _keep_unknown(scan.matches.pop(rule.id), scan)
     scan.unknown.sort(key=lambda line: line.line)
     matched.sort(key=lambda rule: scan.matches[rule.id].line)
     return matched
@@ -517,23 +530,29 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     first = {rule.id for rule in pick(Role.CAUSE) if not follows[rule.id]}
     followed = {follows[rule.id] for rule in pick(Role.CAUSE)}
     first |= followed & {hint.id for hint in pick(Role.HINT)}
-    symptoms, components, guessed = pick(Role.SYMPTOM), pick(Role.COMPONENT), set[str]()
+    symptoms, components, ends = pick(Role.SYMPTOM), pick(Role.COMPONENT), pick(Role.END)
+    guessed = set[str]()
     if not first:
         hints = [hint for hint in pick(Role.HINT) if not follows[hint.id]]
-        first = choose_hints(hints, symptoms)
+        first = choose_hints(hints, symptoms + ends)
         if not first and not case_findings:
-            first = guessed = guess_hints(hints, symptoms, components, scan)
+            first = guessed = guess_hints(hints, symptoms + ends, components, scan)
     causes = [rule for rule in matched if rule.id in first]
     notes = [hint for hint in pick(Role.HINT) if hint not in causes]
-    if causes:
-        for rule in components:
+    effects = [*pick(Role.CAUSE), *symptoms, *ends]
+    if not (causes or case_findings):
+        causes = [rule for rule in symptoms if not follows[rule.id]][:1]
+    parts = [rule for rule in components if not rule.is_frame]
+    if causes or case_findings:
+        for rule in parts:
             _keep_unknown(scan.matches[rule.id], scan)
         scan.unknown.sort(key=lambda line: line.line)
-    elif not case_findings:
-        symptoms = symptoms or components
-        causes, symptoms = symptoms[:1], symptoms[1:]
-    later_causes = [rule for rule in pick(Role.CAUSE) if rule not in causes]
-    consequences = sorted(later_causes + symptoms, key=lambda rule: scan.matches[rule.id].line)
+    else:
+        causes = (components or symptoms or ends)[:1]
+        effects += parts
+    effects += [rule for rule in components if rule.is_frame]
+    effects = [rule for rule in effects if rule not in causes]
+    consequences = sorted(effects, key=lambda rule: scan.matches[rule.id].line)
     place = find_place(scan.places)
     findings = [_find(rule, scan, place, guess=rule.id in guessed) for rule in causes]
     findings = sorted([*case_findings, *findings], key=lambda finding: finding.line)
@@ -663,5 +682,6 @@ def _find(
         is_seen=rule.is_seen,
         versions=rule.versions,
         count=matched.count,
+        raised_in=matched.raised_in,
         consequence_of=consequence_of,
     )

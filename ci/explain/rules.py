@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ci.explain.frames import find_frame
 from ci.explain.linear import compile_linear
 from ci.facts.finding import Certainty
 from ci.facts.kinds import read_kinds
@@ -152,13 +153,15 @@ class Role(Enum):
     only if there is no other and there is a symptom of the same area, or if a matched cause is its
     consequence. A rule for a ``component`` only knows which part of a program wrote an error line:
     it counts as the cause if there is neither a cause nor a symptom, otherwise its lines are errors
-    that match no rule. A ``harmless`` line appears in logs of successful runs.
+    that match no rule. An ``end`` only says that a program or a step ended, as a crash does: it
+    counts if there is no component either. A ``harmless`` line appears in logs of successful runs.
     """
 
     CAUSE = "cause"
     HINT = "hint"
     SYMPTOM = "symptom"
     COMPONENT = "component"
+    END = "end"
     HARMLESS = "harmless"
 
 
@@ -269,7 +272,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     texts of a rule with ``errno`` are those of errno, which do not count in lines of FastRPC,
     binder, dlopen or QNN: there they are a detail of that layer's own error. A rule with ``files``
     matches error lines that name one of these source files of the program that wrote them; a ``*``
-    in a name stands for any text, and ``{reason}`` for the message.
+    in a name stands for any text, and ``{reason}`` for the message. A rule with ``is_frame``
+    matches lines of a backtrace that name a function or a library which is not the system's:
+    ``{function}`` and ``{library}``.
 
     ``number`` is that of its id, such as QNN1203, and never changes. ``headline`` has at most
     HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the file with the tried remedy,
@@ -303,6 +308,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     unless: tuple[str, ...] = ()
     errno: bool = False
     files: tuple[str, ...] = ()
+    is_frame: bool = msgspec.field(default=False, name="frame")
     versions: str = ""
     role: Role = Role.CAUSE
     consequence_of: tuple[str, ...] = ()
@@ -310,7 +316,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not (self.text or self.pattern or self.code or self.family or self.files):
             raise ValueError(f"{self.id}: the rule has no text, pattern, code, family or files")
-        if any(len(text.strip()) < 3 for text in self.text):
+        if not self.is_frame and any(len(text.strip()) < 3 for text in self.text):
             raise ValueError(
                 f"{self.id}: a text of fewer than three characters matches nearly every log"
             )
@@ -346,10 +352,11 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
                 return None
         if (groups := self._find_groups(line)) is None:
             return None
-        if self.files:
-            if not (reason := self._find_reason(line)):
+        if self.files or self.is_frame:
+            more_groups = find_frame(line) if self.is_frame else self._find_reason(line)
+            if not more_groups:
                 return None
-            groups = {**groups, **reason}
+            groups = {**groups, **more_groups}
         if not self.family:
             return groups
         values = read_families()[self.family].find(line, self.codes)
@@ -448,7 +455,7 @@ def read_rules() -> tuple[Rule, ...]:
                 why=f"{rule.id} names {rule.family!r}, which is no family of numbers",
                 fix=f"name one of {', '.join(families)}, as in manifests/policies/codes.toml",
             )
-    late = (Role.SYMPTOM, Role.COMPONENT)
+    late = (Role.SYMPTOM, Role.END, Role.COMPONENT)
     return tuple(sorted(rules, key=lambda rule: rule.role in late and late.index(rule.role) + 1))
 
 

@@ -216,7 +216,7 @@ def test_rules_that_contradict_each_other_are_refused(
     with pytest.raises(ManifestError, match=r"errors\.toml") as caught:
         read_rules.__wrapped__()
     assert fix in caught.value.fix
-    late = [Role.SYMPTOM, Role.COMPONENT]
+    late = [Role.SYMPTOM, Role.END, Role.COMPONENT]
     ranks = [late.index(rule.role) + 1 if rule.role in late else 0 for rule in RULES]
     assert ranks == sorted(ranks)
 

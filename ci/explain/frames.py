@@ -1,0 +1,102 @@
+"""Read the lines of a backtrace: which function of which library a frame is in, and which line of
+Python raised an exception.
+
+The first frames of a crash are often the system's: of the C library, which was given a bad pointer
+or called ``abort``, or of the loader. The first one that is not the system's tells whose code
+crashed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+NAME_CHARS = 80
+TRACEBACK_BYTES = 2000  # above an exception, in which its last frame has to be
+# Below a frame are its code and marks under a part of that, then the exception.
+_PYTHON_FRAME = re.compile(
+    rb"File \"([^\"\n]{1,400})\", line (\d{1,6})(?:, in ([^\n]{1,100}))?\n((?:[^\n]*\n){0,4})\Z"
+)
+_CODE = re.compile(rb"[^\n]{0,200}?\s{4,}([^\s~^][^\n]{1,200})")
+_ADDRESS = r"0x[0-9a-f]{3,16}"
+_FUNCTION = r"(?P<function>[A-Za-z_~?][^\n]{0,300}?)"  # of C++, with spaces
+_SOURCE = r"\S{1,300}:\d"
+_FORMS = (
+    # Android: `#01 pc 00000000000123 /data/app/lib/arm64/libx.so (f()+12) (BuildId: a)`
+    (
+        r"#\d\d +pc (?:0x)?[0-9a-f]{6,16} +(?P<library>[^\s(]{1,300})"
+        rf"(?: \(offset {_ADDRESS}\))?(?: \({_FUNCTION}\+\d+\))?"
+    ),
+    # The sanitizers, without a symbol: `#0 0x7f12  (/opt/libx.so+0x12)`
+    rf"#\d{{1,3}} +{_ADDRESS} +\((?P<library>[^\s()]{{1,300}})\+0x[0-9a-f]+\)",
+    # gdb and the sanitizers: `#1  0x7f12 in f (x=1) at a.cc:12`, `#0 0x7f12 in f from /lib/x.so`
+    (
+        rf"#\d{{1,3}} +(?:{_ADDRESS} in |(?=\S{{1,200}} \()){_FUNCTION}"
+        rf" (?:at (?={_SOURCE})|from (?=/)|(?=/{_SOURCE}))\(?(?P<library>[^\s()]{{1,300}})"
+    ),
+    # lldb: `frame #1: f(x=1) at a.cc:12`
+    (
+        rf"frame #\d{{1,3}}: (?:{_ADDRESS} )?(?:[^\s`]{{1,200}}`)?{_FUNCTION}"
+        rf" at (?P<library>{_SOURCE})"
+    ),
+    # lldb: `frame #1: 0x7f12 libx.so`f(x=1) + 12`
+    (
+        rf"frame #\d{{1,3}}: (?:{_ADDRESS} )?(?:(?P<library>[^\s`]{{1,200}})`)?"
+        rf"{_FUNCTION}(?=\(| \+ \d|$)"
+    ),
+    # Java's crash reports: `C  [libx.so+0x12]  f+0x3`
+    rf"^#? *C +\[(?P<library>[^\]+\s]{{1,200}})\+0x[0-9a-f]+\](?: +{_FUNCTION}(?=\+|$))?",
+    # Windows' event log: `Faulting module name: x.dll, version: 1.2`
+    r"Faulting module name: (?P<library>[^,\n]{1,200})",
+)
+_SYSTEM_LIBRARY = re.compile(
+    r"(?i)^(?:\[|<|linux-vdso|ld[-.]"
+    r"|lib(?:c|m|dl|rt|pthread|stdc\+\+|c\+\+(?:abi|_shared)?|gcc_s|asan|ubsan|art|artbase|base"
+    r"|utils|log|android_runtime|hwui|binder|cutils|openjdkjvm|unwind)(?:[-.\d]|$)"
+    r"|python[\d.]*$|libpython|app_process|dalvik-|boot|base\.|ntdll|kernel32|kernelbase"
+    r"|ucrtbase|vcruntime|msvcp|unknown)"
+)
+_SYSTEM_FUNCTION = re.compile(
+    r"^(?:_*(?:pthread_|libc_|GI_|kernel_|interceptor_|asan|sanitizer|cxa_|clone|start)"
+    r"|gsignal|raise|abort|tgkill|syscall|mem(?:cpy|move|set|cmp)|bcmp|malloc|free|calloc"
+    r"|str(?:len|cmp|cpy|dup|nlen|chr)|realloc|operator (?:new|delete)|std::|__gnu_cxx"
+    r"|art_|art::|_?Py|\?\?|main$|exit$|_Unwind|__assert)"
+)
+_SOURCE_OF_SYSTEM = re.compile(r"sysdeps|nptl|\.\./csu|/usr/include|bits/|/libcxx/|libstdc\+\+")
+
+
+def find_frame(line: str) -> Mapping[str, str]:
+    """Return the ``function`` and the ``library`` (or source file) of a line of a backtrace, or
+    nothing if it is no such line or if both are the system's."""
+    for form in _FORMS:
+        if not (match := re.search(form, line)):
+            continue
+        groups = match.groupdict()
+        library = re.split(r"[/\\!]", (groups.get("library") or "").strip())[-1]
+        library = re.sub(r"(?::\d+)+$", "", library)
+        function = " ".join((groups.get("function") or "").split())
+        is_system = _SYSTEM_LIBRARY.search(library) if library else not function
+        if is_system or _SYSTEM_FUNCTION.search(function) or _SOURCE_OF_SYSTEM.search(line):
+            return {}
+        function = (function.partition("(")[0] or function).strip()
+        return {
+            "function": function[:NAME_CHARS] or "an unnamed function",
+            "library": library[:NAME_CHARS] or "the program",
+        }
+    return {}
+
+
+def find_raising_frame(chunk: bytes, start: int) -> str:
+    """Return the last frame of Python's traceback directly above the line at ``start``, with its
+    code, or "" if there is none."""
+    above = chunk[max(0, start - TRACEBACK_BYTES) : start]
+    place = above.rfind(b'File "')
+    match = _PYTHON_FRAME.match(above[place:]) if place >= 0 else None
+    if not match:
+        return ""
+    path, line, function, below = (part.decode("utf-8", "replace") for part in match.groups(b""))
+    for marker in ("site-packages/", "dist-packages/", "site-packages\\"):
+        path = path.rpartition(marker)[2]
+    shown = f"{path}, line {line}" + (f", in {function.strip()}" if function else "")
+    code = _CODE.match(below.encode())
+    return f"{shown}: {code[1].decode('utf-8', 'replace').strip()}" if code else shown
