@@ -91,7 +91,7 @@ class Finding(Struct, frozen=True):
     finding of a case that the log names, such as QNN2001, both are its id.
     ``headline`` is the cause in one line, and ``detail`` continues it. ``place`` is where the line
     was written. ``raised_in`` is the last frame of a traceback above the line, with its code, or
-    empty. ``consequence_of`` is the name of the rule that is the cause of this one, or empty if
+    the first frame of a crash that is not the system's, or empty. ``consequence_of`` is the name of the rule that is the cause of this one, or empty if
     there is none.
     """
 
@@ -521,8 +521,15 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     matched = _list_matched(scan)
     ids = {rule.id for rule in matched}
     follows = {}  # rule: the matched rule that is its cause
+    later_ends = {rule.id for rule in matched if rule.role is Role.END}
     for rule in matched:
-        follows[rule.id] = next((cause for cause in rule.consequence_of if cause in ids), "")
+        later_ends.discard(rule.id)  # Nothing follows from what ends after it.
+        reasons = (cause for cause in rule.consequence_of if cause in ids - later_ends)
+        follows[rule.id] = next(reasons, "")
+
+    for rule in matched:
+        if rule.is_frame and (crash := scan.matches.get(follows[rule.id])):
+            crash.raised_in = rule.fill(rule.detail, scan.matches[rule.id].values)
 
     def pick(role: Role) -> list[Rule]:
         return [rule for rule in matched if rule.role is role]
@@ -548,7 +555,8 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
             _keep_unknown(scan.matches[rule.id], scan)
         scan.unknown.sort(key=lambda line: line.line)
     else:
-        causes = (components or symptoms or ends)[:1]
+        followed_ends = [rule for rule in ends if rule.id in follows.values()]
+        causes = (followed_ends or components or symptoms or ends)[:1]
         effects += parts
     effects += [rule for rule in components if rule.is_frame]
     effects = [rule for rule in effects if rule not in causes]

@@ -34,6 +34,18 @@ _FORMS = (
         rf"#\d{{1,3}} +(?:{_ADDRESS} in |(?=\S{{1,200}} \()){_FUNCTION}"
         rf" (?:at (?={_SOURCE})|from (?=/)|(?=/{_SOURCE}))\(?(?P<library>[^\s()]{{1,300}})"
     ),
+    # gdb, without addresses and sources: `#0 f(x=1)`, `#3 a::f(...)`
+    (
+        r"^\s*#\d{1,3} +(?P<function>[A-Za-z_~][\w:~]{0,200}(?:<[^\n(]{0,200}>[\w:~]{0,200})?)"
+        r"\((?=[^\n]{0,300}(?:=|\.\.\.)|\)?\s*$)"
+    ),
+    # Symbols without addresses: `* a::f() (/opt/libx.so)`
+    rf"^\s*(?:\*|at|#\d{{1,3}}) +{_FUNCTION} \((?P<library>/[^\s()]{{1,300}}\.so)\)\s*$",
+    # The C library: `/opt/libx.so(f+0x12) [0x7f12]`
+    (
+        r"(?P<library>[^\s()]{1,300})\((?P<function>[^()+\n]{1,300})\+0x[0-9a-f]+\) ?"
+        rf"\[{_ADDRESS}\]"
+    ),
     # lldb: `frame #1: f(x=1) at a.cc:12`
     (
         rf"frame #\d{{1,3}}: (?:{_ADDRESS} )?(?:[^\s`]{{1,200}}`)?{_FUNCTION}"
