@@ -91,8 +91,8 @@ class Finding(Struct, frozen=True):
     finding of a case that the log names, such as QNN2001, both are its id.
     ``headline`` is the cause in one line, and ``detail`` continues it. ``place`` is where the line
     was written. ``raised_in`` is the last frame of a traceback above the line, with its code, or
-    the first frame of a crash that is not the system's, or empty. ``consequence_of`` is the name of the rule that is the cause of this one, or empty if
-    there is none.
+    the first frame of a crash that is not the system's, or empty. ``consequence_of`` is the name of
+    the rule that is the cause of this one, or empty if there is none.
     """
 
     id: str
@@ -511,6 +511,19 @@ def _list_matched(scan: _Scan) -> list[Rule]:
     return matched
 
 
+def _find_reasons(matched: Sequence[Rule]) -> Mapping[str, str]:
+    """Return the matched rule of which each is a consequence, or "" for those that are none.
+    ``matched`` is in the order of the lines."""
+    ids = {rule.id for rule in matched}
+    later_ends = {rule.id for rule in matched if rule.role is Role.END}
+    follows = {}
+    for rule in matched:
+        later_ends.discard(rule.id)  # Nothing follows from what ends after it.
+        reasons = (cause for cause in rule.consequence_of if cause in ids - later_ends)
+        follows[rule.id] = next(reasons, "")
+    return follows
+
+
 def _conclude(file: str, scan: _Scan) -> Explanation:
     """Sort the matched rules into causes, consequences, notes and harmless lines."""
     case_findings = _list_case_findings(scan)
@@ -519,14 +532,7 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
         scan.unknown = scan.unknown[:SHOWN_UNKNOWN]
         scan.unknown_count += scan.case_row_count
     matched = _list_matched(scan)
-    ids = {rule.id for rule in matched}
-    follows = {}  # rule: the matched rule that is its cause
-    later_ends = {rule.id for rule in matched if rule.role is Role.END}
-    for rule in matched:
-        later_ends.discard(rule.id)  # Nothing follows from what ends after it.
-        reasons = (cause for cause in rule.consequence_of if cause in ids - later_ends)
-        follows[rule.id] = next(reasons, "")
-
+    follows = _find_reasons(matched)
     for rule in matched:
         if rule.is_frame and (crash := scan.matches.get(follows[rule.id])):
             crash.raised_in = rule.fill(rule.detail, scan.matches[rule.id].values)

@@ -555,3 +555,111 @@ def test_a_pass_that_failed_is_named() -> None:
 def test_a_log_that_names_aarch64_gets_libraries_for_aarch64(where: str, says: str) -> None:
     missing = "libQnnHtp.so: cannot open shared object file: No such file or directory"
     assert says in say(where, missing).causes[0].fix
+
+
+ANDROID_FRAME = (
+    "  #02 pc 0000000000f2e4d8  /data/app/com.x/base.apk!libfrob.so (offset 0x1a84000) "
+    "(frob::Engine::load(int)+120) (BuildId: 4d8)"
+)
+FRAMES = (
+    (ANDROID_FRAME, "frob::Engine::load in libfrob.so"),
+    (
+        "A  #11 pc 00000000007cfd2c  /data/app/com.x/lib/arm64/libfrob.so",
+        "an unnamed function in libfrob.so",
+    ),
+    (
+        "#2  0x00007f5c8a1b in frob::load (this=0x0) at src/engine.cpp:41",
+        "frob::load in engine.cpp",
+    ),
+    ("#3  0x00007f5c8a1b in frob_load () from /opt/frob/libfrob.so", "frob_load in libfrob.so"),
+    ("    #1 0x55d0c1 in frob::load() /src/engine.cpp:41:7", "frob::load in engine.cpp"),
+    ("#0 FloatToHalf(src=0x0, size=262144)", "FloatToHalf in the program"),
+    ("* frob::Graph::prepare() (/data/lib/libfrob.so)", "frob::Graph::prepare in libfrob.so"),
+    ("/opt/libfrob.so(frob_load+0x1a) [0x7f5c8a1b]", "frob_load in libfrob.so"),
+    ("    frame #0: 0x0102 libfrob.dylib`frob::load(int) + 1212", "frob::load in libfrob.dylib"),
+    ("C  [libfrob.so+0x123e0]  frob_load+0x3a0", "frob_load in libfrob.so"),
+    (
+        "Faulting module name: frob.dll, version: 1.2.0.0",
+        "an unnamed function in frob.dll",
+    ),
+)
+SYSTEM_FRAMES = (
+    "A  #10 pc 00000000000c3d20  /apex/com.android.runtime/lib64/bionic/libc.so (memcpy+208)",
+    "#0  0x00007f5c8a1b in raise () from /lib/x86_64-linux-gnu/libc.so.6",
+    "#1  __pthread_kill_implementation (no_tid=0) at ./nptl/pthread_kill.c:44",
+    "#1 install the package (optional)",
+    "see #2 for more",
+)
+
+
+@pytest.mark.parametrize(("line", "frame"), FRAMES)
+def test_the_first_frame_that_is_not_the_systems_is_where_a_program_crashed(
+    line: str, frame: str
+) -> None:
+    explanation = say("Segmentation fault (core dumped)", *SYSTEM_FRAMES, line)
+    (cause,) = explanation.causes
+    assert (cause.rule, cause.detail, cause.line) == ("at-native-frame", frame, 7)
+    assert names(explanation.consequences) == ["crashed"]
+    # What a line tells of the crash itself is its cause, and the frame its place.
+    null = "Fatal signal 11 (SIGSEGV), code 1 (SEGV_MAPERR), fault addr 0x0"
+    (cause,) = say(null, *SYSTEM_FRAMES, line).causes
+    assert (cause.rule, cause.raised_in) == ("crashed-null", frame)
+
+
+def test_frames_of_the_system_alone_are_no_cause() -> None:
+    explanation = say("Segmentation fault (core dumped)", *SYSTEM_FRAMES)
+    assert (names(explanation.causes), names(explanation.consequences)) == (["crashed"], [])
+
+
+TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "/opt/venv/lib/python3.11/site-packages/frob/engine.py", line 41, in load',
+    "    return self.open(path)",
+    "           ^^^^^^^^^^^^^^^",
+    "frob.errors.FrobError: no engine of size 3",
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "raised_in"),
+    [
+        (TRACEBACK, "frob/engine.py, line 41, in load: return self.open(path)"),
+        (TRACEBACK[:2] + TRACEBACK[4:], "frob/engine.py, line 41, in load"),
+        (TRACEBACK[4:], ""),
+        ((*TRACEBACK[:4], *["later"] * 9, TRACEBACK[4]), ""),
+    ],
+)
+def test_an_exception_that_no_rule_knows_is_shown_with_the_line_that_raised_it(
+    lines: tuple[str, ...], raised_in: str
+) -> None:
+    (cause,) = say(*lines).causes
+    assert (cause.rule, cause.detail, cause.raised_in) == (
+        "at-python",
+        "frob.errors.FrobError no engine of size 3",
+        raised_in,
+    )
+
+
+STOPPED = "ninja: build stopped: subcommand failed."
+FOREIGN = "/x/frob.cpp:33:5: error: no matching function for call to 'frob'"
+QNN_ERROR = "QnnDsp <E> the frob of this graph is not known"
+NO_REASON = "[ERROR] [Qnn ExecuTorch]: Fail to initialize Qnn Manager"
+CRASH = "Segmentation fault (core dumped)"
+NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: 'graph.json'"
+
+
+@pytest.mark.parametrize(
+    ("lines", "causes", "consequences"),
+    [
+        ((STOPPED,), ["build-stopped"], []),
+        ((FOREIGN, STOPPED), ["at-compiler"], ["build-stopped"]),
+        ((CRASH, NO_FILE), ["crashed"], ["file-missing"]),
+        ((NO_FILE, CRASH), ["file-missing"], ["crashed"]),
+        ((QNN_ERROR, NO_REASON), ["at-qnn-log"], ["backend-not-initialized"]),
+    ],
+)
+def test_what_only_ends_a_step_is_the_cause_if_nothing_else_is(
+    lines: tuple[str, ...], causes: list[str], consequences: list[str]
+) -> None:
+    explanation = say(*lines)
+    assert (names(explanation.causes), names(explanation.consequences)) == (causes, consequences)
