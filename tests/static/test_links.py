@@ -28,10 +28,14 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 ANSWER_S, GONE = 20.0, {404, 410}
 # Vendors, and the projects that a page names.
 HOSTS = {
-    "ai.google.dev", "developer.android.com", "docs.github.com", "docs.oracle.com",
-    "docs.qualcomm.com", "download.pytorch.org",
-    "github.com", "in-toto.io", "jumpstarter.dev", "man7.org", "mutmut.readthedocs.io",
-    "onnxruntime.ai", "pip.pypa.io", "review.coreboot.org", "source.android.com",
+    "abseil.io", "ai.google.dev", "bazel.build", "clang.llvm.org", "cmake.org",
+    "developer.android.com", "docs.docker.com", "docs.github.com", "docs.gradle.org",
+    "docs.kernel.org", "docs.oracle.com", "docs.python.org", "docs.pytorch.org",
+    "docs.qualcomm.com", "docs.yoctoproject.org", "download.pytorch.org", "gcc.gnu.org",
+    "github.com", "gstreamer.freedesktop.org", "huggingface.co", "in-toto.io", "jumpstarter.dev",
+    "learn.microsoft.com", "lld.llvm.org", "man7.org", "manpages.ubuntu.com",
+    "mutmut.readthedocs.io", "ninja-build.org", "onnxruntime.ai", "pip.pypa.io",
+    "review.coreboot.org", "source.android.com", "sourceware.org", "www.gnu.org",
     "www.qualcomm.com",
 }  # fmt: skip
 

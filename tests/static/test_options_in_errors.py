@@ -39,16 +39,20 @@ OF_OTHER_PROGRAMS = {
     ("ci.gate.reading", "--format"),
     ("ci.images.engine", "--user"),
 }
-# Of patchelf, Bazel, linkers, ExecuTorch's scripts, AI Hub and Genie's tools.
+# Of patchelf, Bazel, Gradle, Docker, linkers, ExecuTorch's scripts, AI Hub and Genie's tools.
 OF_OTHER_TOOLS = {
     ("checks.toml", "--set-rpath"),
     ("errors.toml", "--api_token"),
     ("errors.toml", "--checkpoint"),
     ("errors.toml", "--compile_no_warning_as_error"),
     ("errors.toml", "--decoder_model"),
+    ("errors.toml", "--gpus"),
+    ("errors.toml", "--licenses"),
     ("errors.toml", "--log_level"),
     ("errors.toml", "--no-as-needed"),
     ("errors.toml", "--num_sharding"),
+    ("errors.toml", "--platform"),
+    ("errors.toml", "--stacktrace"),
     ("errors.toml", "--use_qnn"),
     ("errors.toml", "--verbose_failures"),
     ("errors.toml", "--whole-archive"),

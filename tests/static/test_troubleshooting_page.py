@@ -119,7 +119,8 @@ def _describe_line(rule: Rule) -> str:
     texts = [*code, *named, *rule.names[:1], *rule.text[:SHOWN_TEXTS]]
     texts = texts or [rule.pattern or rule.matches]
     # A pattern matches only some of the lines with these texts. A symptom may be any line.
-    narrow = rule.pattern and rule.role is not Role.SYMPTOM and rule.matches.strip() not in texts
+    is_any_line = rule.role in (Role.SYMPTOM, Role.END) or rule.matches.strip() in texts
+    narrow = rule.pattern and not is_any_line
     example = [f"for example {_quote(rule.matches)}"] if narrow and not rule.code else []
     notes = {Role.HARMLESS: " (not an error)", Role.HINT: " (not an error by itself)"}
     return ", ".join([*map(_quote, texts), *example]) + notes.get(rule.role, "")
