@@ -28,6 +28,7 @@ FLOATS = frozenset({"float16", "float32", "float64", ""})
 # onnxruntime 1.32 has no RandomUniformLike of this opset or a newer one, but a Dropout.
 OPSET_WITHOUT_RANDOM = 22
 DRAWN_BITS = 8  # 256 equidistant numbers vary as uniform numbers do, to 1 in 65,536
+FLOAT_VALUES = frozenset({"value_float", "value_floats"})  # of a Constant
 ONNX_TYPES = {"float32": "float", "float64": "double"}  # the others have numpy's names
 SCATTER = 10368889
 METHOD = "forward"  # the only one that a file has
@@ -228,21 +229,42 @@ def _widen_array(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-def widen(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Turn the float16 tensors of a model into float32, and return it."""
+def widen(
+    model: onnx.ModelProto, narrow: int = TensorProto.FLOAT16, wide: int = TensorProto.FLOAT
+) -> onnx.ModelProto:
+    """Turn the tensors of a model that have the element type ``narrow`` into those of ``wide``, by
+    default float16 into float32, and return it."""
+    dtype = helper.tensor_dtype_to_np_dtype(wide)
     for graph in list_graphs(model.graph):
         for port in (*graph.input, *graph.output, *graph.value_info):
-            if port.type.tensor_type.elem_type == TensorProto.FLOAT16:
-                port.type.tensor_type.elem_type = TensorProto.FLOAT
+            if port.type.tensor_type.elem_type == narrow:
+                port.type.tensor_type.elem_type = wide
+        if narrow == TensorProto.FLOAT:
+            for node in graph.node:
+                _name_type(node)
         attributes = [attribute for node in graph.node for attribute in node.attribute]
         for attribute in attributes:
-            if attribute.name in {"to", "dtype"} and attribute.i == TensorProto.FLOAT16:
-                attribute.i = TensorProto.FLOAT
+            if attribute.name in {"to", "dtype"} and attribute.i == narrow:
+                attribute.i = wide
         for tensor in (*graph.initializer, *(attribute.t for attribute in attributes)):
-            if tensor.data_type == TensorProto.FLOAT16:
-                value = numpy_helper.to_array(tensor).astype(np.float32)
+            if tensor.data_type == narrow:
+                value = numpy_helper.to_array(tensor).astype(dtype)
                 tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
     return model
+
+
+def _name_type(node: Any) -> None:
+    """Let a node that makes float32 numbers without naming a type hold them as a tensor."""
+    places = {attribute.name: place for place, attribute in enumerate(node.attribute)}
+    value: Array | None = None
+    if node.op_type == "ConstantOfShape" and not places:
+        value = np.zeros(1, np.float32)
+    elif node.op_type == "Constant" and not places.keys().isdisjoint(FLOAT_VALUES):
+        (attribute,) = node.attribute
+        value = np.asarray(helper.get_attribute_value(attribute), np.float32)
+    if value is not None:
+        del node.attribute[:]
+        node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(value)))
 
 
 def write_changes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
@@ -10,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from ci.graphs.graph import Array, Graph, Node
-from ci.graphs.onnx_edit import name_proto
+from ci.graphs.onnx_edit import DOMAIN, name_proto
+from ci.graphs.onnx_program import widen
 from ci.graphs.onnx_reader import parse_model
 from ci.graphs.onnx_session import open_reference
 from ci.mend.onnx_files import OnnxFile
@@ -89,8 +93,25 @@ class OnnxForm:
             self.session = session = self.session or open_reference(self.path)
         return [np.asarray(output) for output in session.run(None, feed)]
 
-    def run_exactly(self, _inputs: Arrays, _fixed: Mapping[str, Array]) -> None:
-        """Return nothing: onnxruntime has no convolution in float64, among others."""
+    def run_exactly(self, inputs: Arrays, fixed: Mapping[str, Array]) -> list[Array] | None:
+        """Return what ``run`` returns, computed in float64 by onnx's own evaluator, or None for a
+        model that it cannot run. It takes float64 wherever ONNX has float32, and needs 0.1 s for a
+        convolution of 30 million products; onnxruntime 1.32 has no convolution in float64, no
+        average pool, and no Erf."""
+        wide = {name: _widen(array) for name, array in fixed.items()}
+        feed = {**dict(zip(self.names, map(_widen, inputs), strict=True)), **wide}
+        inner = {name: array for name, array in wide.items() if name not in self.names}
+        try:
+            model = cut(self.widened, inner) if inner else self.widened
+            outputs = ReferenceEvaluator(model, new_ops=[Gelu]).run(None, feed)
+        except Exception:  # noqa: BLE001 - it raises any that numpy raises, and its own
+            return None
+        return [np.asarray(output) for output in outputs]
+
+    @cached_property
+    def widened(self) -> onnx.ModelProto:
+        """The model with float64 wherever it has float32."""
+        return widen(deepcopy(self.model), TensorProto.FLOAT, TensorProto.DOUBLE)
 
     def read_values(self, inputs: Arrays, names: Sequence[str]) -> dict[str, Array]:
         """Return values inside of the model for one sample."""
@@ -118,3 +139,18 @@ def cut(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx.ModelProto:
         kind = helper.np_dtype_to_tensor_dtype(value.dtype)
         copy.graph.input.append(helper.make_tensor_value_info(name, kind, value.shape))
     return copy
+
+
+class Gelu(OpRun):
+    """onnxruntime's own operator, which rewrites write. onnx's evaluator has none of them."""
+
+    op_domain = DOMAIN
+
+    def _run(self, x: Array) -> tuple[Array]:
+        erf = np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2.0))
+        return ((0.5 * x * (1 + erf)).astype(x.dtype),)
+
+
+def _widen(array: Array) -> Array:
+    """Return an array of float32 as float64, and any other as it is."""
+    return array.astype(np.float64) if array.dtype == np.float32 else array

@@ -13,7 +13,7 @@ import onnx
 from onnx import numpy_helper, parser
 
 from ci.graphs.onnx_session import open_reference
-from ci.mend.different import Different
+from ci.mend.different import BeyondBound, Different
 from ci.mend.onnx_files import OnnxFile
 from ci.mend.onnx_form import OnnxSubject
 from ci.mend.proof import RewriteProof
@@ -70,6 +70,19 @@ MISTAKES = [
     ("y = MatMul(g, v)", "k = MatMul(g, v) l = Log(k) y = Exp(l)"),
     ("y = MatMul(g, v)", "k = MatMul(g, v) l = Constant<value_float = 1.0001>() y = Mul(k, l)"),
 ]  # fmt: skip
+# A model in which the rounding of its first lines reaches the output 40,000 times as large.
+FACTOR, SUM = "f = Constant<value_float = 0.75>()", "b = Add(a, c) y0 = Mul(b, f)"
+AMPLIFIERS = [f"t{n} = Mul(y{n}, k) s{n} = Sin(t{n}) y{n + 1} = Add(s{n}, s{n})" for n in range(6)]
+AMPLIFYING = f"""{{
+    c = Constant<value = float[6] {{0.25, 0.5, 0.1, 0.7, 0.3, 0.6}}>()
+    k = Constant<value_float = 3.0>()
+    w = Constant<value = float[6,1,1] {{0.25, 0.5, 0.1, 0.7, 0.3, 0.6}}>()
+    {FACTOR}
+    a = Sigmoid(x)
+    {SUM}
+    {" ".join(AMPLIFIERS)}
+    y = Conv<group = 6>(y6, w)
+}}"""
 BATCH_NORM = "{ r = Relu(x) y = BatchNormalization<epsilon = 0.5>(r, s, b, m, v) }"
 RANK = """{ r = Reshape(x, a) p = Transpose<perm = [0, 1, 3, 2, 4, 5]>(r) y = Reshape(p, c) }"""
 
@@ -124,6 +137,27 @@ def test_equal_models_with_other_nodes_are_accepted(tmp_path: Path) -> None:
     equal_model.graph.output[0].name = "g"
     with pytest.raises(Different, match="outputs differ"):
         prove(tmp_path, equal_model, "n")
+
+
+def test_onnx_forms_that_differ_by_rounding_alone_are_compared_in_float64(tmp_path: Path) -> None:
+    def write(name: str, body: str) -> Any:
+        return write_model(tmp_path / name, body, other_domains=', "com.microsoft" : 1')
+
+    equal, equal_lines = "same.onnx", "p = Mul(a, f) q = Mul(c, f) y0 = Add(p, q)"
+    write("net.onnx", AMPLIFYING)
+    assert prove(tmp_path, write(equal, AMPLIFYING.replace(SUM, equal_lines)), "y0") < 1e-5
+    factor = FACTOR.replace("0.75", "0.7500001")
+    many = "l = Constant<value_float = 1000.0>() b = Add(a, c) o = Mul(b, f)"
+    lossy = f"{many} i = Add(o, l) y0 = Sub(i, l)"
+    for line, wrong in ((FACTOR, factor), (SUM, lossy)):
+        wrong_model = write("wrong.onnx", AMPLIFYING.replace(line, wrong))
+        with pytest.raises(BeyondBound):
+            prove(tmp_path, wrong_model, "y0")
+    # onnx's evaluator has no QuickGelu, which is onnxruntime's own.
+    only_float32 = AMPLIFYING.replace("a = Sigmoid(x)", "a = com.microsoft.QuickGelu(x)")
+    write("net.onnx", only_float32)
+    with pytest.raises(BeyondBound, match="1e-05 allowed"):
+        prove(tmp_path, write(equal, only_float32.replace(SUM, equal_lines)), "y0")
 
 
 @pytest.mark.parametrize(("rewrite", "body", "shape", "out"), [
