@@ -126,7 +126,8 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``decided``: 1 if a cast makes integers of floats
     - ``recalled``: 1 if an earlier call of a layer reads the same bias
     - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
-    - ``low``: 1 if nothing keeps what an exp reads from being below -88
+    - ``low``: 1 if nothing keeps what an exp reads from being below -88, see
+      ci.analysis.exponents.measure_low
     - ``short``: the length of the row that a convolution reads, if QNN computes it wrongly in
       float16, see find_short
     - ``along``: the size of the first operand's axis ``dim``

@@ -19,6 +19,7 @@ import torch
 from msgspec import structs
 
 from ci.analysis.clipping import find_clipped
+from ci.analysis.exponents import measure_low
 from ci.analysis.grids import NO_GRID, add_grids, find_grids
 from ci.analysis.layers import find_float16_loss, find_loss
 from ci.analysis.noise import predict_noise
@@ -185,7 +186,7 @@ class Lowering:
             self.staging.enter("quantize")
         module = self.quantize()
         if not spec.layers:
-            return structs.replace(self.write_program(module), steps=steps)
+            return self.write_program(module, steps)
         module, layers = expose_layers(module, model.evaluation[0])
         outputs = tuple(run_eager(module, model.evaluation))
         exposed = replace(self, model=replace(model, module=module, reference=outputs))
@@ -223,9 +224,9 @@ class Lowering:
             simulation=simulation,
         )
 
-    def write_program(self, module: Any) -> Compiled:
+    def write_program(self, module: Any, steps: tuple[Step, ...] = ()) -> Compiled:
         """Lower the float or quantized ``module``, write the program and its references, and return
-        the program's description."""
+        the program's description. ``steps`` are those of the float model."""
         model, scheme, choices = self.model, self.spec.scheme, self.spec.source.choices
         self.staging.enter("reference")
         loss: Loss | None = None
@@ -263,6 +264,8 @@ class Lowering:
             with self.staging.notes.of("the layer at which float16 costs the most"):
                 is_lossy = is_poor(noise, model.reference)
                 loss = find_float16_loss(read, model.evaluation, is_lossy=is_lossy)
+            with self.staging.notes.of("the numbers that exponential functions read"):
+                steps = measure_low(steps, lambda: read, model.evaluation)
         parts: list[tuple[OutputPart, ...]] = []
         with self.staging.notes.of("the parts of the outputs"):
             # Before the lowering, after which torch.export records no lines.
@@ -279,6 +282,7 @@ class Lowering:
             methods=methods if len(methods) > 1 else (),
             loss=loss,
             clipped=clipped,
+            steps=steps,
             frozen=self.find_frozen(module) if scheme.quantized else (),
             made_inputs=name_made(
                 model.made_inputs, model.made_calibration, quantized=scheme.quantized

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ci.analysis.exponents import measure_low
 from ci.analysis.grids import add_grids, find_grids
 from ci.analysis.layers import find_float16_loss
 from ci.analysis.noise import predict_noise
@@ -256,6 +257,8 @@ def judge_program(
             is_lossy = is_poor(noise, reference)
             loss = find_float16_loss(program, judged.sets, is_lossy=is_lossy)
     steps, infos = describe_model(program, reference[0], staging, layers)
+    with staging.notes.of("the numbers that exponential functions read"):
+        steps = measure_low(steps, lambda: program, judged.sets)
     return Compiled(
         program=f"{PROGRAM}/{COMPILED}",
         binary=f"{PROGRAM}/{COMPILED}",

@@ -22,6 +22,7 @@ import onnx
 from msgspec import structs
 
 from ci.analysis.clipping import find_clipped
+from ci.analysis.exponents import measure_low
 from ci.analysis.grids import add_grids, find_grids
 from ci.analysis.layers import find_float16_loss, find_loss
 from ci.analysis.noise import predict_noise
@@ -141,13 +142,15 @@ def compile_source(
     """
     require_float16(spec, options)
     plain = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
-    steps, parts = describe_file(plain, staging, has_layers=spec.layers)
+    is_float = not spec.scheme.quantized
+    calibrated = not is_float and spec.scheme is not Scheme.ASIS
+    steps, parts = describe_file(
+        plain, staging, () if calibrated else source.evaluation, has_layers=spec.layers
+    )
     model, reference, float32, owners = write_references(source, plain, spec, staging)
     with needed("the description of the outputs"):
         infos = tuple(map(describe_tensor, reference[0]))
         infos = add_parts(infos, parts)
-    is_float = not spec.scheme.quantized
-    calibrated = not is_float and spec.scheme is not Scheme.ASIS
     layers: tuple[Layer, ...] = ()
     if spec.layers:
         exposed = staging.directory.with_name("exposed.onnx")
@@ -222,10 +225,11 @@ def compile_source(
 
 
 def describe_file(
-    plain: Path, staging: Staging, *, has_layers: bool
+    plain: Path, staging: Staging, sets: Sequence[Arrays], *, has_layers: bool
 ) -> tuple[tuple[Step, ...], list[tuple[OutputPart, ...]]]:
     """Return the steps of a float model, unless the case ``has_layers``, and the parts of its
-    outputs. What cannot be read or computed is empty, and is noted."""
+    outputs. What cannot be read or computed is empty, and is noted. ``sets`` are the samples on
+    which the numbers of the steps are measured, if any: in 8 and 16 bits, none of them matters."""
     steps: tuple[Step, ...] = ()
     parts: list[tuple[OutputPart, ...]] = []
     with staging.notes.of("the model's operators and the parts of its outputs"):
@@ -237,6 +241,9 @@ def describe_file(
             # Before the compilation, so that a case whose compiler refuses the model, dies or never
             # ends can name a known fault, too.
             staging.note_steps(steps)
+            with staging.notes.of("the numbers that exponential functions read"):
+                read = partial(read_onnx, plain, staging.directory.with_name("measured.onnx"))
+                steps = measure_low(steps, read, sets)
         with staging.notes.of("the parts of the outputs"):
             parts = find_parts(graph)
     return steps, parts

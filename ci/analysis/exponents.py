@@ -1,0 +1,58 @@
+"""Finds which exponential functions of a model read numbers so low that QNN computes them wrongly
+in float16. A graph alone shows only where that may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from msgspec import structs
+
+from ci.analysis.clipping import watch
+from ci.analysis.steps import Step
+from ci.graphs.bounds import LEAST_RIGHT_EXPONENT
+from ci.graphs.run import Program, Recipe
+
+EXP: Final = "exp"
+LOW: Final = "low"  # a number of steps, see ci.analysis.steps.measure_step
+
+
+def measure_low(
+    steps: Sequence[Step], read: Callable[[], Program], sets: Sequence[Any]
+) -> tuple[Step, ...]:
+    """Return the steps of a float model, of which an exp has the number ``low`` only if it reads a
+    number below LEAST_RIGHT_EXPONENT in one of ``sets``: a radial basis, exp(-d * d), is wrong for
+    large distances only. An exp that the program lacks keeps its number. ``read`` returns the
+    program, and is called only if there is such an exp."""
+    suspects = {step.name for step in steps if LOW in step.numbers}
+    if not suspects or not sets:
+        return tuple(steps)
+    program = read()
+    recipes: dict[str, Recipe] = {}
+    operands: dict[str, tuple[str, str]] = {}  # method and value that each exp reads
+    for method, graph in program.graphs.items():
+        for node in graph.nodes:
+            name = node.name or node.results[0]
+            if node.operator == EXP and name in suspects:
+                operands[name] = method, node.reads[0]
+        names = dict.fromkeys(value for owner, value in operands.values() if owner == method)
+        if names:
+            recipes[method] = Recipe(watched=[*names], watch=watch)
+    least: dict[tuple[str, str], float] = {}
+    for records in program.prepare(recipes).record(sets) if recipes else ():
+        for method, record in records.items():
+            for value, extremes in record.values.items():
+                seen = least.get((method, value), np.inf)
+                least[method, value] = float(np.minimum(seen, np.min(extremes)))  # keeps NaN
+    return tuple(
+        _without_low(step)
+        if step.name in operands and least.get(operands[step.name], np.nan) >= LEAST_RIGHT_EXPONENT
+        else step
+        for step in steps
+    )
+
+
+def _without_low(step: Step) -> Step:
+    numbers = {name: values for name, values in step.numbers.items() if name != LOW}
+    return structs.replace(step, numbers=numbers)
