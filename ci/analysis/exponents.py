@@ -44,7 +44,7 @@ def measure_low(
         for method, record in records.items():
             for value, extremes in record.values.items():
                 seen = least.get((method, value), np.inf)
-                least[method, value] = float(np.minimum(seen, np.min(extremes)))  # keeps NaN
+                least[method, value] = float(np.minimum(seen, np.min(extremes)))
     return tuple(
         _without_low(step)
         if step.name in operands and least.get(operands[step.name], np.nan) >= LEAST_RIGHT_EXPONENT
