@@ -286,14 +286,14 @@ FAULTS: dict[str, Row] = {
         "ai-hub-apps 148",
         both(second(layer=0), lambda folder, _: write_first(folder, layer=1)),
         [],
-        WRONG,
+        FITS,
         {"QNN995": "model_part_2_of_2.bin has layer 0, and model_part_1_of_2.bin before it has"},
     ),
     "graphs of another batch": Row(
         "aimet 4066",
         lambda folder, _: write_first(folder, change=double_batch),
         [],
-        WRONG,
+        FITS,
         {"QNN994": "input_ids is [2, 128], and the graph is for 128 tokens"},
     ),
 }
@@ -348,7 +348,7 @@ def change_port(side: int, name: str, shape: Sequence[int] | None) -> PortChange
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_any_other_input_or_output_of_one_graph_is_an_error(number: int, tmp_path: Path) -> None:
+def test_any_other_input_or_output_of_one_graph_is_reported(number: int, tmp_path: Path) -> None:
     """Each one is left out, and each of its axes doubled, in the graph for single tokens."""
     accepted = []
     folder = make_genie(tmp_path / "bundle")
@@ -357,6 +357,6 @@ def test_any_other_input_or_output_of_one_graph_is_an_error(number: int, tmp_pat
             part = make_part(number, change=change_port(side, name, other_shape))
             (folder / PARTS[number - 1]).write_bytes(part)
             findings = judge_genie(read_genie(folder, folder / "genie_config.json"))
-            if not any(finding.severity is Severity.ERROR for finding in findings):
+            if not any(finding.severity is not Severity.NOTE for finding in findings):
                 accepted.append((name, other_shape))
     assert accepted == []
