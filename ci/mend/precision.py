@@ -135,8 +135,8 @@ class FaultTrials(Rewritten):
             cured = [fault.nodes for fault in faults if fault.fault not in remaining]
             choices = [[*chain(*cured)] if faults else marked]
             if self.is_litert:
-                # QNN joins no operators of different types, so the last one alone often suffices,
-                # and it crashes on a file of which all operators are in float.
+                # With the last one alone in float, QNN has no pattern of one type to join. A file
+                # with all of its operators in float crashed once (a pool, SIGSEGV in QNN 2.51).
                 choices.insert(0, [nodes[-1] for nodes in cured])
             for names in choices:
                 if selectable is not None:
