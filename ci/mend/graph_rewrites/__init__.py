@@ -5,6 +5,7 @@ onnx."""
 from ci.mend.graph_rewrites import (
     convolutions,
     elements,
+    exponents,
     images,
     instance_norms,
     masks,
@@ -21,6 +22,7 @@ __all__ = [
     "DEFINITIONS",
     "convolutions",
     "elements",
+    "exponents",
     "images",
     "instance_norms",
     "masks",

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ci.graphs.bounds import LEAST_RIGHT_EXPONENT, find_least
 from ci.graphs.edit import GraphEditor
 from ci.graphs.graph import EXECUTORCH, LITERT, ONNXRUNTIME, Array, Node
 from ci.mend.graph_rewrites.definition import defines
 
 LIMITS = frozenset({"relu", "relu6", "clamp", "clamp_min", "hardtanh"})
 LINEAR = frozenset({"addmm", "linear"})
-LEAST_EXPONENT = -80.0
 LARGEST_FLOAT16 = 65504.0
 PRODUCTS: dict[float, str] = {2: "x * x", 4: "(x * x) * (x * x)"}  # by the exponent of a power
 SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a constant right
@@ -24,13 +22,17 @@ LEAST_THRESHOLD = 15.0  # from which on torch's softplus is x, within float32
 # log(1 + u) = 2 * atanh(u / (2 + u)): the factors of this series, of odd powers from 1 to 13
 ATANH = [1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0]
 DEEPEST = 5  # operators of a GELU before and after its erf or tanh
-# What a GELU may be written with.
+# What functions of single elements may be written with.
 COMPUTES: Mapping[str, Callable[..., Any]] = {
     "add": np.add,
     "div": np.divide,
     "erf": np.vectorize(math.erf),
+    "exp": np.exp,
     "mul": np.multiply,
+    "neg": np.negative,
     "pow": np.power,
+    "reciprocal": np.reciprocal,
+    "rsub": lambda subtrahend, minuend: minuend - subtrahend,
     "square": np.square,
     "sub": np.subtract,
     "tanh": np.tanh,
@@ -453,20 +455,6 @@ def put_constant_first(edit: GraphEditor, node: Node) -> None:
     edit.replace(node, edit.cat(parts, dim=axis), after, "torch.cat([x, constant], dim)")
 
 
-# In float16, QNN's exp of numbers below -88 is as large as -131008 or 131008 instead of 0: -98.2 dB
-# in a radial basis, exp(-d * d), and 61.5 dB after (QNN 2.49.40, and 2.51.0).
-@defines("limit-exp", "exp")
-def limit_exp(edit: GraphEditor, node: Node) -> None:
-    """Limit what exp reads to -80 and above, unless it is so: below it, float16 and float32 have no
-    other results than 0, within 2e-35."""
-    x = node.reads[0]
-    if find_least(x, edit.makers, edit.value) < LEAST_RIGHT_EXPONENT and edit.is_float(x):
-        # A clamp behind a linear layer would be wrong itself, see limit_by_maximum.
-        new = edit.exp(edit.maximum(x, LEAST_EXPONENT))
-        after = f"torch.exp(torch.maximum(x, torch.tensor({LEAST_EXPONENT:.1f})))"
-        edit.replace(node, new, after, "torch.exp(x)")
-
-
 # QNN joins a clamp with the linear layer before it, and subtracts the lower limit from the layer's
 # bias. float16 then has no small differences left: a limit of -80 has 36.2 dB, and 69.7 dB after;
 # -65504, which stands for none, 2.0 dB (QNN 2.49.40).
@@ -609,35 +597,6 @@ def _find_scaled(edit: GraphEditor, node: Node | None) -> Node | None:
     return layer if is_layer else node
 
 
-# The exp needs a far wider range than the result, so that in 8 and 16 bits all of its small numbers
-# are one step, and in fp16 it overflows.
-@defines("name-sigmoid", "reciprocal", "div")
-def name_sigmoid(edit: GraphEditor, node: Node) -> None:
-    """Write 1 / (1 + exp(-x)) as a sigmoid, and y / (1 + exp(-x)) as its product with y."""
-    dividend, divisor = ("", *node.reads[:1]) if len(node.reads) == 1 else node.reads[:2]
-    total = edit.maker(divisor, "add")
-    operands = edit.operands(total) if total else None
-    if total is None or operands is None or not np.all(operands[1] == 1):
-        return
-    exp = edit.maker(operands[0], "exp")
-    if exp is None or edit.argument(total, "alpha", 1.0) != 1.0 or not edit.is_float(divisor):
-        return
-    (x,) = exp.reads[:1]
-    negated, factor = edit.maker(x, "neg"), edit.maker(x, "mul")
-    if negated:
-        x = negated.reads[0]
-    elif factor and (scaled := edit.operands(factor)):
-        x = edit.mul(scaled[0], -scaled[1])
-    else:
-        x = edit.neg(x)
-    new = edit.sigmoid(x)
-    if dividend and edit.number(dividend) != 1:
-        new = edit.mul(new, dividend)
-    elif edit.shape(new) != edit.shape(node.results[0]):
-        return
-    edit.replace(node, new, "torch.sigmoid(x)", "1 / (1 + torch.exp(-x))")
-
-
 # QNN has GELU, but its provider takes no Erf, which torch.onnx.export writes with opset 18, and QNN
 # approximates a tanh behind a layer or a sum.
 @defines("name-gelu", "erf", "tanh")
@@ -652,7 +611,7 @@ def name_gelu(edit: GraphEditor, node: Node) -> None:
     }
     operands, ends = _list_neighbours(edit, node)
     for x, end in itertools.product(operands, ends):
-        values = _evaluate(edit, end.results[0], x, points)
+        values = evaluate(edit, end.results[0], x, points)
         if values is None or values.shape != points.shape or not edit.is_float(x):
             continue
         for form, exact in exact_values.items():
@@ -669,30 +628,52 @@ def name_gelu(edit: GraphEditor, node: Node) -> None:
 def _list_neighbours(edit: GraphEditor, node: Node) -> tuple[list[str], list[Node]]:
     """Return the values from which a node may be computed, and the nodes that may be the result of
     a GELU of which it is a part, the nearest first."""
-    operands: dict[str, None] = {edit.source(node.reads[0]): None}  # a set in order
     ends: list[Node] = []
+    for _ in range(DEEPEST):
+        if end := edit.reader((ends[-1] if ends else node).results[0]):
+            ends.append(end)
+    return list_operands(edit, node), ends
+
+
+def list_operands(edit: GraphEditor, node: Node) -> list[str]:
+    """Return the values from which operators on single elements, the last of which is ``node``, may
+    compute its result, the nearest first. Constants are left out."""
+    operands: dict[str, None] = dict.fromkeys(map(edit.source, node.reads))  # a set in order
     for _ in range(DEEPEST):
         makers = (edit.makers.get(operand) for operand in operands)
         for maker in [maker for maker in makers if maker and maker.operator in COMPUTES]:
             operands |= dict.fromkeys(map(edit.source, maker.reads))
-        if end := edit.reader((ends[-1] if ends else node).results[0]):
-            ends.append(end)
-    return [operand for operand in operands if edit.value(operand) is None], ends
+    return [operand for operand in operands if operand and edit.value(operand) is None]
 
 
-def _evaluate(edit: GraphEditor, value: str, x: str, points: Array) -> Array | None:
+def evaluate(
+    edit: GraphEditor,
+    value: str,
+    x: str,
+    points: Array,
+    known: dict[str, Array | None] | None = None,
+) -> Array | None:
     """Return what operators on single elements make of ``points`` as the value of ``x``, or None if
-    the result depends on other values, too."""
+    the result depends on other values, too. ``known`` are values that were evaluated already."""
+    known = {} if known is None else known
     source = edit.source(value)
     if source == x:
         return points
+    if source not in known:
+        known[source] = _evaluate(edit, source, x, points, known)
+    return known[source]
+
+
+def _evaluate(
+    edit: GraphEditor, source: str, x: str, points: Array, known: dict[str, Array | None]
+) -> Array | None:
     stored = edit.value(source)
     if stored is not None:
         return stored.reshape(()).astype(np.float64) if stored.size == 1 else None
     maker = edit.makers.get(source)
     if maker is None or maker.operator not in COMPUTES:
         return None
-    operands = [_evaluate(edit, read, x, points) for read in maker.reads]
+    operands = [evaluate(edit, read, x, points, known) for read in maker.reads]
     if maker.operator == "pow" and len(operands) == 1:
         operands.append(np.asarray(edit.argument(maker, "exponent")))
     is_plain = edit.argument(maker, "alpha", 1.0) == 1.0 and not maker.texts
