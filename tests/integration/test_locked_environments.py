@@ -191,7 +191,7 @@ SECRET = "https://user:secret@host/simple"
 
 
 @pytest.mark.parametrize(
-    ("settings", "variables", "told"),
+    ("settings", "variables", "expected"),
     [
         ({}, {}, {}),
         (
