@@ -43,8 +43,8 @@ def measure_low(
     for records in program.prepare(recipes).record(sets) if recipes else ():
         for method, record in records.items():
             for value, extremes in record.values.items():
-                seen = least.get((method, value), np.inf)
-                least[method, value] = float(np.minimum(seen, np.min(extremes)))
+                least_so_far = least.get((method, value), np.inf)
+                least[method, value] = float(np.minimum(least_so_far, np.min(extremes)))
     return tuple(
         _without_low(step)
         if step.name in operands and least.get(operands[step.name], np.nan) >= LEAST_RIGHT_EXPONENT

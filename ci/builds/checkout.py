@@ -123,13 +123,15 @@ class Refusals:
         """Raise the only error, or one UnfitError with the first error and all others."""
         if not self.errors:
             return
-        first, *other_errors = self.errors
-        if not other_errors:
+        first, *further_errors = self.errors
+        if not further_errors:
             raise first
         lines = [first.why]
-        lines += [f"also {error.what}; fix: {error.fix}" for error in other_errors]
+        lines += [f"also {error.what}; fix: {error.fix}" for error in further_errors]
         raise UnfitError(
-            f"{first.what} (and {len(other_errors)} more)", why="\n    ".join(lines), fix=first.fix
+            f"{first.what} (and {len(further_errors)} more)",
+            why="\n    ".join(lines),
+            fix=first.fix,
         )
 
 

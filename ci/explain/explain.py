@@ -92,7 +92,7 @@ class Finding(Struct, frozen=True):
     ``headline`` is the cause in one line, and ``detail`` continues it. ``place`` is where the line
     was written. ``raised_in`` is the last frame of a traceback above the line, with its code, or
     the first frame of a crash that is not the system's, or empty. ``consequence_of`` is the name of
-    the rule that is the cause of this one, or empty if there is none.
+    the rule that is the cause of this finding, or empty.
     """
 
     id: str

@@ -121,7 +121,7 @@ class LlmMetadata:
     names, also those that are never generated, and ``sequences`` those of its stops that are
     several ids, which must be generated one after another. ``template`` are its texts for chats,
     and ``suppressed`` the tokens that are never generated. Of a model that LiteRT-LM does not know
-    by name, it ``is_generic``. ``model_type`` is the number of its llm_model_type, 0 without one,
+    by name, it ``is_generic``. ``model_type`` is the number of its llm_model_type, or 0,
     ``sampler`` has the numbers of its sampler_params by their fields, and ``texts`` are what its
     type of model and its channels write."""
 

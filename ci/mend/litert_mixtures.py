@@ -50,9 +50,9 @@ class MixableLitert:
         sets = source.evaluation[:MOST_SETS]
         self.judged = Judged(source.data, source.model, source.entries, sets)
         float_sets = restore_sets(self.judged, float_model, [float_entry])
-        found = find_counterparts(self.quantized, self.plain, (sets[0], float_sets[0]))
+        counterparts = find_counterparts(self.quantized, self.plain, (sets[0], float_sets[0]))
         self.graph = parse_whole(source.data)
-        self.counterparts = {self.graph.names[each.results[0][0]]: each for each in found}
+        self.counterparts = {self.graph.names[each.results[0][0]]: each for each in counterparts}
         self.units: Sequence[Unit] = self._list_units()
         self.exact_outputs = run_float_model(source, self.judged)
 
@@ -104,8 +104,8 @@ def parse_whole(data: bytes) -> LitertGraph:
 
 
 def open_quantized(spec: CaseSpec) -> MixableLitert:
-    """Return the file of a case whose operators can be computed in float. Raises UsageError for any
-    other one, and the errors of load_litert."""
+    """Return the file of a case whose operators can be computed in float. Raises UsageError if
+    they cannot, and the errors of load_litert."""
     name = Path(spec.reference).name
     if not spec.source.float_model:
         raise UsageError(

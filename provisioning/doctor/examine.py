@@ -100,10 +100,10 @@ class Verdict:
         """
         if not self.errors:
             return
-        first, *other_errors = self.errors
+        first, *further_errors = self.errors
         lines = [f"{first.why} (seen: {first.where})"]
-        lines += [f"also {error.id}: {error.what}; fix: {error.fix}" for error in other_errors]
-        count_text = f" (and {len(other_errors)} more)" if other_errors else ""
+        lines += [f"also {error.id}: {error.what}; fix: {error.fix}" for error in further_errors]
+        count_text = f" (and {len(further_errors)} more)" if further_errors else ""
         raise UnfitError(
             f"{first.id}: {first.what}{count_text}", why="\n    ".join(lines), fix=first.fix
         )
