@@ -61,25 +61,37 @@ def list_groups() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         references = (*models, f"tests/realistic/{file}:{name}")
         groups[f"{file} {scheme}"] = (references, (scheme,))
     groups["rows.py"] = ((ROWS,), ("fp16", "8a8w", "16a8w"))
-    return {**groups, **{name: ((name,), ()) for name in SUITE}}
+    return {**groups, "suite": (tuple(SUITE), ())}
 
 
-def compare_group(models: Sequence[str], schemes: Sequence[str], place: Path) -> Iterator[Compared]:
-    """Lower and audit models, and compare case by case. ``place`` is an empty directory."""
+def name_words(models: Sequence[str], schemes: Sequence[str], place: Path) -> list[str]:
+    """The arguments that both verbs take; what they write is below ``place``."""
     words = [word for model in models for word in ("--model", model)]
     words += [word for scheme in schemes for word in ("--scheme", scheme)]
-    words += ["--reports", str(place), "--timeout-s", "900"]
+    return [*words, "--reports", str(place), "--timeout-s", "900"]
+
+
+def lower_group(models: Sequence[str], schemes: Sequence[str], place: Path) -> Path:
+    """Lower models, and keep their programs and report in a folder, which is returned."""
     kept_folder = place / "kept"
     lower = [
         sys.executable,
         "-m",
         "ci",
         "test-emulator",
-        *words,
+        *name_words(models, schemes, place),
         "--keep-artifacts",
         str(kept_folder),
     ]
     run_to_end(lower, timeout_s=TIMEOUT_S, codes=JUDGED)
+    return kept_folder
+
+
+def compare_group(
+    models: Sequence[str], schemes: Sequence[str], place: Path, kept_folder: Path
+) -> Iterator[Compared]:
+    """Audit models that were lowered, and compare case by case. ``place`` is an empty directory."""
+    words = name_words(models, schemes, place)
     report = json.loads((kept_folder / "report.json").read_text())
     run_to_end([sys.executable, "-m", "ci", "audit", *words], timeout_s=TIMEOUT_S, codes=JUDGED)
     audit = json.loads((place / "audit" / "audit.json").read_text())
@@ -179,7 +191,8 @@ def main(words: Sequence[str]) -> int:
         print(f"{number}/{len(groups)} {group}", flush=True)
         with tempfile.TemporaryDirectory() as place:
             try:
-                compared = list(compare_group(*groups_by_name[group], Path(place)))
+                kept_folder = lower_group(*groups_by_name[group], Path(place))
+                compared = list(compare_group(*groups_by_name[group], Path(place), kept_folder))
             except (AssertionError, subprocess.TimeoutExpired) as error:
                 compared = [Compared(group, Counter(), 0, 0, 0, (str(error)[-800:],))]
         print("".join(f"  {comparison}\n" for comparison in compared), end="", flush=True)

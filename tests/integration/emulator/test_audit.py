@@ -17,7 +17,9 @@ import pytest
 
 from provisioning.errors import ExitCode
 from tests.integration.conftest import MakeOnce
-from tests.operators.agreement import compare_group, list_groups
+from tests.integration.emulator.test_liars import run_suite
+from tests.integration.emulator.test_realistic_models import run_models
+from tests.operators.agreement import ROWS, compare_group, list_groups, lower_group
 from tests.stand_ins.runs import run_to_end
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -130,8 +132,17 @@ def test_a_model_that_qnn_takes_whole_is_green_and_one_partition(nets: dict[str,
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("group", list_groups())
-def test_audit_predicts_the_delegation_of_the_lowered_programs(tmp_path: Path, group: str) -> None:
-    compared = list(compare_group(*list_groups()[group], tmp_path))
+def test_audit_predicts_the_delegation_of_the_lowered_programs(
+    make_once: MakeOnce, tmp_path: Path, group: str
+) -> None:
+    models, schemes = list_groups()[group]
+    if group == "suite":
+        kept_folder = make_once("suite", run_suite) / "kept"
+    elif models == (ROWS,):
+        kept_folder = lower_group(models, schemes, tmp_path)
+    else:
+        kept_folder = make_once("realistic", run_models) / "kept"
+    compared = list(compare_group(models, schemes, tmp_path, kept_folder))
     assert compared
     assert [str(comparison) for comparison in compared if comparison.differences] == []
 

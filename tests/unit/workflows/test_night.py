@@ -1,4 +1,7 @@
-"""`.ci/night` has each job of nightly.yml, whose commands and results stand-ins of ./nox record."""
+"""`.ci/night` has each job of nightly.yml and weekly.yml.
+
+Stand-ins of ./nox record their commands and results.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain
 
 ROOT = Path(__file__).parents[3]
-NIGHTLY: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
 # They ask for Qualcomm's headers as well, which no public job may have.
 LICENSED = {"tests/integration/builds/test_build_executorch.py"}
 # Writes its arguments, and fails if they contain the text of the file `red`.
@@ -69,25 +71,36 @@ def night(tmp_path: Path) -> Night:
     return Night(tmp_path)
 
 
-def list_jobs(night: Night) -> list[str]:
-    return night.run("--list").stdout.split()
+def list_jobs(night: Night, *words: str) -> list[str]:
+    return night.run(*words, "--list").stdout.split()
 
 
-def test_nightly_yml_has_each_job_and_calls_it(night: Night) -> None:
-    job = NIGHTLY["jobs"]["night"]
-    jobs = list_jobs(night)
-    assert job["strategy"]["matrix"]["job"] == jobs
-    assert {row["job"] for row in job["strategy"]["matrix"]["include"]} <= {*jobs}
-    runs = [step["run"] for step in job["steps"] if "run" in step]
-    assert runs == ['.ci/night "$JOB"', "sudo .ci/night fresh"]
+@pytest.mark.parametrize(
+    ("words", "workflow", "name", "commands"),
+    [
+        ((), "nightly.yml", "night", ['.ci/night "$JOB"', "sudo .ci/night fresh"]),
+        (("--weekly",), "weekly.yml", "week", ['.ci/night "$JOB"']),
+    ],
+)
+def test_a_workflow_has_each_job_and_calls_it(
+    night: Night, words: tuple[str, ...], workflow: str, name: str, commands: list[str]
+) -> None:
+    text = (ROOT / ".github/workflows" / workflow).read_text()
+    job: dict[str, Any] = yaml.safe_load(text)["jobs"][name]
+    jobs = list_jobs(night, *words)
+    matrix = job["strategy"]["matrix"]
+    assert matrix["job"] == jobs
+    assert {row["job"] for row in matrix.get("include", ())} <= {*jobs}
+    assert [step["run"] for step in job["steps"] if "run" in step] == commands
 
 
-def test_all_jobs_run_and_are_counted(night: Night) -> None:
-    run = night.run()
+@pytest.mark.parametrize("words", [(), ("--weekly",)])
+def test_all_jobs_run_and_are_counted(night: Night, words: tuple[str, ...]) -> None:
+    run = night.run(*words)
     times = run.stdout.rpartition("\n\n")[2]
     results = re.findall(r"(?m)^(\S+) +\d+ s  (.+)$", times)
-    expected_results = dict.fromkeys(list_jobs(night), "passed")
-    if os.geteuid() != 0:
+    expected_results = dict.fromkeys(list_jobs(night, *words), "passed")
+    if "fresh" in expected_results and os.geteuid() != 0:
         expected_results["fresh"] = "skipped: it needs root"
     assert results == [*expected_results.items()]
     passed = [*expected_results.values()].count("passed")
@@ -196,10 +209,25 @@ def test_a_job_runs_a_case_of_each_supported_pair_in_an_environment_of_its_own(
     assert {row.qnn for row in rows} == {read_toolchain("qnn-runtime").default}
 
 
-def test_a_job_clones_executorch_and_runs_every_test_that_reads_it(night: Night) -> None:
-    night.run("upstream")
-    (call,) = night.calls
-    run = [word for word in call.split() if word.startswith("tests/")]
+def list_files(night: Night, *jobs: str) -> set[str]:
+    """The test files that jobs run, relative to the checkout."""
+    files: set[str] = set()
+    for job in jobs:
+        assert night.run(job).returncode == 0
+        for call in night.calls:
+            words = call.split()
+            left_out = {
+                word.removeprefix("--ignore=") for word in words if word.startswith("--ignore=")
+            }
+            for word in words:
+                place = ROOT / word
+                if word.startswith("tests/") and place.exists():
+                    test_files = [place] if place.is_file() else place.rglob("test_*.py")
+                    files |= {str(path.relative_to(ROOT)) for path in test_files} - left_out
+    return files
+
+
+def test_jobs_clone_executorch_and_run_every_test_that_reads_it(night: Night) -> None:
     needing = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests/integration").rglob("test_*.py")
@@ -207,21 +235,24 @@ def test_a_job_clones_executorch_and_runs_every_test_that_reads_it(night: Night)
         if "WALKS" in text or "skipif(not EXECUTORCH" in text
     }
     assert len(needing) >= 4
-    assert [path for path in sorted(needing - LICENSED) if not path.startswith(tuple(run))] == []
+    assert needing - LICENSED <= list_files(night, "upstream", "history")
+    assert not list_files(night, "upstream") & list_files(night, "history")
 
 
-def test_every_test_that_is_skipped_by_day_runs_at_night(night: Night) -> None:
-    by_night: list[str] = []
-    for job in ("long", "emulator", "litert"):
-        run = night.run(job)
-        assert run.returncode == 0, run.stderr
-        by_night += [
-            call.partition(" by night ")[2] for call in night.calls if " by night " in call
-        ]
-    report, parallel = "--junit-xml=reports/night", "-n2 --dist loadfile"
-    long = "-m nightly tests --ignore=tests/integration/emulator"
-    assert by_night == [
-        f"-s tests -- {report}/long/junit.xml {parallel} {long}",
-        f"-s tests -- {report}/emulator/junit.xml {parallel} -m nightly tests/integration/emulator",
-        "-m pytest tests/integration/litert",  # in an environment that has another QNN
-    ]
+def test_every_test_that_is_skipped_by_day_runs_in_one_job(night: Night) -> None:
+    """Those marked nightly outside of the emulator's folder run in one call, by their marker."""
+    for_emulator = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests/integration/emulator").rglob("test_*.py")
+        if "mark.nightly" in path.read_text(encoding="utf-8")
+    }
+    assert for_emulator <= list_files(night, "emulator", "programs")
+    assert not list_files(night, "emulator") & list_files(night, "programs")
+    calls = {}
+    for job in ("long", "emulator", "programs", "litert"):
+        night.run(job)
+        calls[job] = [call for call in night.calls if " by night " in call]
+    assert {job: len(of_job) for job, of_job in calls.items()} == dict.fromkeys(calls, 1)
+    assert calls["long"][0].endswith("-m nightly tests --ignore=tests/integration/emulator")
+    # In an environment that has another QNN.
+    assert calls["litert"][0].endswith("-m pytest tests/integration/litert")
