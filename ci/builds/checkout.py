@@ -8,14 +8,15 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ci.builds.plan import BuildJob, BuildRequest, Kit, find_place, make_plan
+from ci.builds.plan import BUILDS, BuildJob, BuildRequest, Kit, find_place, make_plan
 from ci.builds.targets import Needs, Target, read_targets
 from ci.builds.toolchains import ask_python, find_tools, resolve_compilers
 from ci.report.text import name_some
-from provisioning.artifacts.environment import Environment, locate_profile
+from provisioning.artifacts.environment import Environment, LocatedProfile, locate_artifacts
 from provisioning.artifacts.installations import set_by_option
 from provisioning.console.git import list_submodules
 from provisioning.console.progress import Progress
@@ -27,6 +28,7 @@ from provisioning.files import has_files
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.targets import find_soc
+from provisioning.store.store import store_home
 from provisioning.versions import is_older, is_same
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"
@@ -43,47 +45,32 @@ NOT_HEXAGON = re.compile(r"\s*#\s*ifndef\s+__hexagon__\b")
 GUARD = re.compile(r"\A\s*#\s*ifndef\s+(\w+)\s*\n\s*#\s*define\s+\1\b[^\n]*")
 DEFINITION = re.compile(r"#\s*define\s+(\w+)")
 MOST_NAMES = 4  # of a wrong SDK, all of them would fill a page
+# The doctor's findings about missing artifacts, headers and submodules, which a build names itself.
+CHECKED = frozenset({"QNN100", "QNN108", "QNN705", "QNN706"})
 EXPORTED = frozenset({"QNN_SDK_ROOT", "ANDROID_NDK_ROOT", "HEXAGON_SDK_ROOT", "HEXAGON_TOOLS_ROOT"})
 
 
 def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) -> BuildJob:
-    """Check that the submodules, headers, programs and Python modules for ``target`` exist, then
-    return its planned build. The doctor runs later, in ``BuildJob.check``.
+    """Check that the artifacts, submodules, headers, programs and Python modules for ``target``
+    exist, then return its planned build. If nothing is missing, the doctor runs later, in
+    ``BuildJob.check``.
 
-    Raises UnfitError, which states what is missing and how to fix it, or UsageError for an unusable
-    SoC or DSP type.
+    Raises UnfitError, which states everything that is missing and how to fix it, or UsageError for
+    an unusable SoC or DSP type.
     """
     soc = describe_soc(request) if target.per_soc else {}
     if request.source:
         set_by_option("EXECUTORCH_ROOT", str(request.source), "--source")
-    environment = locate_profile(target.profile, progress)
-    if target.per_soc and request.dsp_type == LPAI:
-        check_lpai(environment)
-    source = environment.root(SOURCE)
-    if request.lays_over and target.installs:
-        versions = {item.name: item.version for item in environment.artifacts}
+    located = locate_artifacts(target.profile, progress)
+    source = located.find_root(SOURCE)
+    if source and request.lays_over and target.installs:
+        versions = {item.name: item.version for item in located.artifacts}
         # First, because no fix of what follows is of use with the checkout of another version.
         installed = ask_python(request.python).distributions["executorch"]
         require_same_version(request.python, installed, versions[SOURCE])
-    components = list(target.needs.components)
-    for extra in sorted(request.extras):
-        components += target.needs.extras.get(extra, ())
-    submodules = wanted_submodules(source, tuple(components))
-    refusals = Refusals()
-    with refusals.collect():
-        # CMake names only the first group of missing submodules.
-        check_submodules(source, submodules)
-    with refusals.collect():
-        # CMake configures with success without the SDK's headers, and only the compiler fails.
-        check_headers(environment.root(QNN_SDK))
-        # Otherwise, only the compiler reports such a name.
-        check_names(source, environment.root(QNN_SDK))
-    with refusals.collect():
-        check_programs(target.needs.programs)
-    tag = version = ""
-    with refusals.collect():
-        tag, version = probe_python(target.needs, request)
-    refusals.require()
+    submodules = list_needed_submodules(target, request, source) if source else ()
+    environment, tag, version = require_everything(target, request, located, submodules, progress)
+    source, sdk = environment.root(SOURCE), environment.root(QNN_SDK)
     variables = environment.variables
     roots = {item.name: item.root for item in environment.artifacts}
     compilers = {kind: resolve_compilers(kind, roots, variables) for kind in target.toolchains}
@@ -97,12 +84,65 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     variant_parts = (tag, values["qnn_sdk_version"]) if target.per_python else ("",)
     variant = "\0".join([*variant_parts, *soc.values()])
     plan = make_plan(target, request, source, find_place(target.name, source, variant), kit)
-    inputs = {QNN_SDK: environment.root(QNN_SDK) / "include"}
+    inputs = {QNN_SDK: sdk / "include"}
     # The build neither reads nor copies submodules that belong to none of the components.
     unneeded = frozenset(list_submodules(source)) - {*submodules}
     skip = unneeded | find_installed(source)
     check = partial(check_fitness, environment, request, submodules, progress)
     return BuildJob(plan, request, inputs, skip, variables, check)
+
+
+def require_everything(
+    target: Target,
+    request: BuildRequest,
+    located: LocatedProfile,
+    submodules: tuple[str, ...],
+    progress: Progress,
+) -> tuple[Environment, str, str]:
+    """Return the environment of the target's profile, and the tag and the version of the Python
+    that the build runs. Raises one UnfitError for everything that is missing, with the doctor's
+    errors."""
+    refusals = Refusals()
+    source, sdk = located.find_root(SOURCE), located.find_root(QNN_SDK)
+    environment = Environment(target.profile, located.artifacts, {})
+    with refusals.collect():
+        environment = located.compose()
+    if sdk and source and target.per_soc and request.dsp_type == LPAI:
+        with refusals.collect():
+            check_lpai(environment)
+    if source:
+        with refusals.collect():
+            # CMake names only the first group of missing submodules.
+            check_submodules(source, submodules)
+    if sdk:
+        with refusals.collect():
+            # CMake configures with success without the SDK's headers, and only the compiler fails.
+            check_headers(sdk)
+            if source:
+                # Otherwise, only the compiler reports such a name.
+                check_names(source, sdk)
+    with refusals.collect():
+        check_programs(target.needs.programs)
+    tag = version = ""
+    with refusals.collect():
+        tag, version = probe_python(target.needs, request)
+    if source and request.lays_over and target.installs:
+        with refusals.collect():
+            find_package(request.python, source, store_home() / BUILDS)
+    if refusals.errors:
+        with refusals.collect():
+            # What the doctor finds otherwise would be the next message.
+            check_fitness(environment, request, submodules, progress, without=CHECKED)
+    refusals.require()
+    return environment, tag, version
+
+
+def list_needed_submodules(target: Target, request: BuildRequest, source: Path) -> tuple[str, ...]:
+    """Return the paths of the submodules that the target and the request's extras need."""
+    components = list(target.needs.components)
+    for extra in sorted(request.extras):
+        components += target.needs.extras.get(extra, ())
+    return wanted_submodules(source, tuple(components))
 
 
 class Refusals:
@@ -135,6 +175,29 @@ class Refusals:
         )
 
 
+def find_package(python: Path, *built: Path) -> Path:
+    """Return the directory of the executorch package that is installed for ``python``, but not one
+    below ``built``.
+
+    ``built`` are directories with the checkout or with earlier overlays, which PYTHONPATH may
+    contain. Raises UnfitError if there is no such package.
+    """
+    # An overlay of an overlay would contain its own links.
+    python_path = []
+    for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        path = Path(entry, "executorch").resolve()
+        if not any(path.is_relative_to(place.resolve()) for place in built):
+            python_path.append(entry)
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
+    if package := ask_python(python, variables=variables).executorch:
+        return Path(package)
+    raise UnfitError(
+        f"executorch is not installed for {python}",
+        why="an overlay consists of the installed wheel with another adaptor",
+        fix="install the checkout's version of executorch with pip, or add --install none",
+    )
+
+
 def require_same_version(python: Path, installed: str | None, checkout: str) -> None:
     """Raise UnfitError if the executorch package that is installed for ``python`` has another
     version than the checkout. An unknown version is accepted."""
@@ -154,13 +217,15 @@ def check_fitness(
     request: BuildRequest,
     submodules: tuple[str, ...],
     progress: Progress,
+    *,
+    without: frozenset[str] = frozenset(),
 ) -> None:
     """Run the doctor, unless the request disables it. Raises UnfitError with the doctor's first
-    error and all others, if there are any."""
+    error and all others, if there are any except those with the ids ``without``."""
     if request.doctor:
         from provisioning.doctor.examine import examine
 
-        examine(
+        verdict = examine(
             environment.profile,
             environment,
             python=request.python,
@@ -168,7 +233,9 @@ def check_fitness(
             # Another target of the profile may need more of them.
             submodules=submodules,
             progress=progress,
-        ).require()
+        )
+        findings = [finding for finding in verdict.findings if finding.id not in without]
+        replace(verdict, findings=tuple(findings)).require()
 
 
 def describe_soc(request: BuildRequest) -> dict[str, str]:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ci.builds.builder import Result
-from ci.builds.checkout import require_same_version
+from ci.builds.checkout import find_package, require_same_version
 from ci.builds.files import python_tag, read_record, write_record
 from ci.builds.plan import BuildJob, Place
 from ci.builds.targets import Target
@@ -169,29 +169,6 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
     # The wheel may lack a directory into which the target installs.
     for directory in opened:
         (target / directory).mkdir(parents=True, exist_ok=True)
-
-
-def find_package(python: Path, *built: Path) -> Path:
-    """Return the directory of the executorch package that is installed for ``python``, but not one
-    below ``built``.
-
-    ``built`` are directories with the checkout or with earlier overlays, which PYTHONPATH may
-    contain. Raises UnfitError if there is no such package.
-    """
-    # An overlay of an overlay would contain its own links.
-    python_path = []
-    for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-        path = Path(entry, "executorch").resolve()
-        if not any(path.is_relative_to(place.resolve()) for place in built):
-            python_path.append(entry)
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
-    if package := ask_python(python, variables=variables).executorch:
-        return Path(package)
-    raise UnfitError(
-        f"executorch is not installed for {python}",
-        why="an overlay consists of the installed wheel with another adaptor",
-        fix="install the checkout's version of executorch with pip, or add --install none",
-    )
 
 
 PROGRAM = Path(__file__).resolve().with_name("proof_program.py")

@@ -66,9 +66,10 @@ def find_place(target: str, source: Path, variant: str) -> Place:
     # Per path of the sources, since flatcc writes into the tree that is built, so two builds must
     # not share one.
     key = hashlib.sha256(f"{source.resolve()}\0{variant}".encode()).hexdigest()[:10]
-    return Place(store_home() / "builds" / f"{target}-{key}")
+    return Place(store_home() / BUILDS / f"{target}-{key}")
 
 
+BUILDS = "builds"  # the directory of all builds in the store's
 EPOCH = "315532800"  # 1980-01-01, the earliest time in zip archives
 STAND_INS = Path(__file__).resolve().with_name("cmake")
 DIGESTED_VARIABLES = ("CFLAGS", "CXXFLAGS", "SOURCE_DATE_EPOCH")

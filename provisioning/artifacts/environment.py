@@ -114,32 +114,63 @@ def provision_profile(
     return compose_environment(name, profile, tuple(artifacts))
 
 
-def locate_profile(name: str, progress: Progress) -> Environment:
-    """Return the environment of a profile without fetching anything.
+@dataclass(frozen=True)
+class LocatedProfile:
+    """A profile, and each of its requests with what is on this machine for it, or None."""
 
-    Raises UnfitError if artifacts are missing. The error names all of them, and the command that
-    fetches them.
-    """
-    profile = read_profile(name)
-    store = Store()
-    requests = profile_requests(profile, Options(offline=True))
-    located = [locate_artifact(request, store, progress) for request in requests]
-    missing = [request for request, item in zip(requests, located, strict=True) if item is None]
-    if missing:
+    name: str
+    profile: Profile
+    located: tuple[tuple[ArtifactRequest, Provisioned | None], ...]
+    home: Path  # of the store in which the others are missing
+
+    @property
+    def artifacts(self) -> tuple[Provisioned, ...]:
+        """The artifacts that are on this machine."""
+        return tuple(artifact for _, artifact in self.located if artifact)
+
+    def find_root(self, name: str) -> Path | None:
+        """Return the root directory of an artifact, or None if it is missing."""
+        roots = {artifact.name: artifact.root for artifact in self.artifacts}
+        return roots.get(name)
+
+    def compose(self) -> Environment:
+        """Return the environment of the profile.
+
+        Raises UnfitError if artifacts are missing. The error names all of them, and the command
+        that fetches them.
+        """
+        missing = [request for request, artifact in self.located if artifact is None]
+        if not missing:
+            return compose_environment(self.name, self.profile, self.artifacts)
         adoption_variables = [request.toolchain.adoption.variable for request in missing]
         variables = ", ".join(filter(None, adoption_variables))
         or_adopt = f", or set {variables} to an installation" if variables else ""
-        words = ["+".join([name, *other_versions(profile, missing)])]
+        words = ["+".join([self.name, *other_versions(self.profile, missing)])]
         # That command does not get an option such as --source, so that it would also fetch the
         # profile's own artifact.
-        if any(item and item.adopted for item in located):
+        if any(artifact.adopted for artifact in self.artifacts):
             words = [name_request(request) for request in missing]
         raise UnfitError(
-            f"profile {name} lacks {', '.join(request.label for request in missing)}",
-            why=f"the store {store.home} does not contain every artifact of this profile",
+            f"profile {self.name} lacks {', '.join(request.label for request in missing)}",
+            why=f"the store {self.home} does not contain every artifact of this profile",
             fix=f"run `qnn-ci fetch {' '.join(words)}`{or_adopt}",
         )
-    return compose_environment(name, profile, tuple(item for item in located if item))
+
+
+def locate_artifacts(name: str, progress: Progress) -> LocatedProfile:
+    """Return which artifacts of a profile are on this machine, without fetching anything. Raises
+    UnfitError if a directory that the user chose cannot be used."""
+    profile = read_profile(name)
+    store = Store()
+    requests = profile_requests(profile, Options(offline=True))
+    located = [(request, locate_artifact(request, store, progress)) for request in requests]
+    return LocatedProfile(name, profile, tuple(located), store.home)
+
+
+def locate_profile(name: str, progress: Progress) -> Environment:
+    """Return the environment of a profile without fetching anything. Raises the same errors as
+    locate_artifacts and LocatedProfile.compose."""
+    return locate_artifacts(name, progress).compose()
 
 
 def other_versions(profile: Profile, requests: list[ArtifactRequest]) -> list[str]:

@@ -100,8 +100,17 @@ def test_all_that_a_checkout_or_an_sdk_lacks_is_named_before_cmake_runs(world: B
     assert "submodule update --init" in data["fix"]
     assert "also" not in data["why"]
     bare = make_bare_python(world, "yaml.py")
-    data = world.refuse(3, r"lacks 2 of 6 submodules: .* \(and 1 more\)$", "aot", "--python", bare)
-    assert "has no module torch, torchgen; fix: " in data["why"]
+    sdk = world.variables.pop("QNN_SDK_ROOT")
+    missing_sdk = r"^profile aot lacks qnn-sdk .* \(and 3 more\)$"
+    data = world.refuse(3, missing_sdk, "aot", "--python", bare)
+    assert "`python -m ci fetch qnn-sdk:base,headers,host`" in data["fix"]
+    for lack in (
+        "lacks 2 of 6 submodules: ",
+        "has no module torch, torchgen; fix: ",
+        "executorch is not installed for ",
+    ):
+        assert data["why"].count(f"{lack}") == 1
+    world.variables["QNN_SDK_ROOT"] = sdk
     for path in ("third-party/json", "third-party/gflags"):
         (world.folder / Path(path).name).rename(world.checkout / path / "README")
     source = world.checkout / "backends/qualcomm/runtime/Graph.cpp"

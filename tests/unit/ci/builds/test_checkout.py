@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,21 @@ from provisioning.manifest.pairs import read_pairs
 from tests.build.builds import TOOLS, explain
 
 # What a checkout lacks
+
+
+def locate(rows: tuple[Provisioned, ...], variables: dict[str, str]) -> Any:
+    """A stand-in for locate_artifacts that finds these artifacts, and misses none."""
+
+    def find_root(name: str) -> Path | None:
+        return next((row.root for row in rows if row.name == name), None)
+
+    def find(profile: str, _: Progress) -> Any:
+        environment = Environment(profile, rows, variables)
+        return SimpleNamespace(
+            artifacts=rows, find_root=find_root, compose=lambda: environment, name=profile
+        )
+
+    return find
 
 
 NOT_HEXAGON = "#ifndef __hexagon__\n"
@@ -192,7 +208,7 @@ def test_a_wheel_of_another_version_is_named_before_anything_that_the_checkout_l
     """No submodule that is fetched for the wrong version is of use."""
     versions = {"executorch": "1.5.0", "qnn-sdk": "2.37.0"}
     rows = tuple(Provisioned(*row, tmp_path / row[0]) for row in versions.items())
-    monkeypatch.setattr(checkout, "locate_profile", lambda name, _: Environment(name, rows, {}))
+    monkeypatch.setattr(checkout, "locate_artifacts", locate(rows, {}))
     facts = PythonFacts("py", distributions={"executorch": "1.5.1"})
     monkeypatch.setattr(checkout, "ask_python", lambda *_: facts)
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
@@ -221,16 +237,14 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
         "find_installed": frozenset(),
         "find_tools": TOOLS,
     }.items():
-        monkeypatch.setattr(checkout, name, lambda *_, answer=answer: answer)
+        monkeypatch.setattr(checkout, name, lambda *_, answer=answer, **__: answer)
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
 
     def place(target: str, tag: str, sdk: str, **choices: Any) -> Path:
         versions = {"executorch": "1.5.1", "qnn-sdk": sdk, "hexagon-sdk": "6", "android-ndk": "26"}
         rows = tuple(Provisioned(*row, tmp_path / row[0]) for row in versions.items())
         variables = {name: f"/{name}" for name in roots}
-        monkeypatch.setattr(
-            checkout, "locate_profile", lambda name, _: Environment(name, rows, variables)
-        )
+        monkeypatch.setattr(checkout, "locate_artifacts", locate(rows, variables))
         monkeypatch.setattr(checkout, "probe_python", lambda *_: (tag, "3.12.1"))
         checkout_plan = prepare_checkout(
             find_target(target), BuildRequest(**choices), Progress(None)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ci.builds import deliver
+from ci.builds import checkout, deliver
 from ci.builds.deliver import (
     CHECKOUT,
     OVERLAY,
@@ -63,7 +63,8 @@ class Delivery:
             executorch=str(self.wheel),
         )
         self.asked: list[str] = []
-        monkeypatch.setattr(deliver, "ask_python", self.ask)
+        for module in (checkout, deliver):
+            monkeypatch.setattr(module, "ask_python", self.ask)
         self.program = folder / "program.py"
         self.program.write_text(PROVES)
         monkeypatch.setattr(deliver, "PROGRAM", self.program)

@@ -223,13 +223,13 @@ def test_messages_name_the_option_with_which_an_installation_was_chosen(
     qnn = make_qnn(real.root / "sdk", PIN, HOST)
 
     def build(*words: str) -> list[str]:
-        assert run_command("ci", VERBS, ["build", "linux", "--check", *words])[0] == 3
+        assert run_command("ci", VERBS, ["build", "linux", "--check", "--no-doctor", *words])[0] == 3
         lines = capsys.readouterr().err.splitlines()
-        return [line for line in lines if not line.startswith(("  why", "note"))]
+        return [line for line in lines if not line.startswith(("  why", "    also", "note"))]
 
     fetch = "ci fetch qnn-sdk:base,headers,linux,hexagon"
     lacks_sdk = [
-        f"ci build: profile linux lacks qnn-sdk {PIN}",
+        f"ci build: profile linux lacks qnn-sdk {PIN} (and 1 more)",  # its submodules
         f"  fix: run `{fetch}`, or set QNN_SDK_ROOT to an installation",
     ]
     used = "version 1.5.1"
@@ -247,7 +247,7 @@ def test_messages_name_the_option_with_which_an_installation_was_chosen(
     monkeypatch.setenv("EXECUTORCH_ROOT", "")
     assert build("--sdk", "sdk") == [
         f"qnn-sdk: using --sdk {qnn}, version {PIN}175447 (the pinned version is {PIN})",
-        "ci build: profile linux lacks executorch 1.5.1",
+        "ci build: profile linux lacks executorch 1.5.1 (and 1 more)",  # headers of the SDK
         "  fix: run `ci fetch executorch:runner`, or set EXECUTORCH_ROOT to an installation",
     ]
 
