@@ -223,7 +223,8 @@ def test_messages_name_the_option_with_which_an_installation_was_chosen(
     qnn = make_qnn(real.root / "sdk", PIN, HOST)
 
     def build(*words: str) -> list[str]:
-        assert run_command("ci", VERBS, ["build", "linux", "--check", "--no-doctor", *words])[0] == 3
+        arguments = ["build", "linux", "--check", "--no-doctor", *words]
+        assert run_command("ci", VERBS, arguments)[0] == 3
         lines = capsys.readouterr().err.splitlines()
         return [line for line in lines if not line.startswith(("  why", "    also", "note"))]
 
