@@ -32,6 +32,7 @@ from ci.cases.policy import EMULATOR, read_emulator_policy
 from ci.executorch.patches import warm_up
 from ci.models.numerics import fix_numerics
 from ci.report.schema import Status
+from ci.report.text import count
 from ci.upstream import programs
 from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
 from ci.upstream.judged import Result, judge_comparison, make_result
@@ -43,8 +44,10 @@ from ci.upstream.suites import (
     count_file,
     find_named_scheme,
     install_stubs,
+    step_file,
 )
 from provisioning.errors import describe_exception
+from provisioning.files import write_whole
 
 FILTERS, RESULTS = "QNN_CI_SUITE_FILTERS", "QNN_CI_SUITE_RESULTS"
 SOC = "QNN_SOC_MODEL"  # upstream's conftest.py reads it, too
@@ -76,10 +79,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # OpenMP, which do not survive one.
     fix_numerics()
     is_worker = hasattr(config, "workerinput")
+    tell_step("imports ExecuTorch and its tests")
     if is_worker or not getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(Judge())
     if not is_worker:
         config.pluginmanager.register(Writer(Path(os.environ[RESULTS])))
+
+
+def tell_step(step: str) -> None:
+    """Tell the process that started pytest what pytest does now. Of several workers, the last one
+    to tell is shown."""
+    write_whole(step_file(Path(os.environ[RESULTS])), step)
 
 
 class Writer:
@@ -122,6 +132,16 @@ class Judge:
         self.limits = partial(policy.limits_of, "")
         self.ends: list[tuple[str, str]] = []
         self.refusal = ""
+        self.collected = 0
+
+    def pytest_itemcollected(self) -> None:
+        """Count a test that was found."""
+        self.collected += 1
+
+    def pytest_collectreport(self) -> None:
+        """Tell how many tests were found, after each file and each class."""
+        if self.collected:
+            tell_step(f"found {count(self.collected, 'test')}")
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[Any]) -> None:
@@ -145,6 +165,7 @@ class Judge:
         loads QNN's compiler."""
         count_file(Path(os.environ[RESULTS])).write_text(f"{len(session.items)}", encoding="ascii")
         if session.items and not session.config.option.collectonly:
+            tell_step("imports what lowers and runs programs")
             warm_up(plain=False)
             WATCHES[self.suite.name]()
             programs.serve_programs(getattr(session.config.option, "timeout", None) or 0)
@@ -152,6 +173,7 @@ class Judge:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Generator[None, Any, Any]:
         """Run a test in a separate directory, with upstream's seed."""
+        tell_step(name_test(item.nodeid).rpartition("::")[2])
         capture.checks.clear()
         capture.now = None
         capture.sources.clear()

@@ -25,11 +25,19 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Report, Status
 from ci.report.text import count
 from ci.upstream.judged import Result
-from ci.upstream.suites import SUITE, SUITES, Suite, count_file, find_executorch, find_named_scheme
+from ci.upstream.suites import (
+    SUITE,
+    SUITES,
+    Suite,
+    count_file,
+    find_executorch,
+    find_named_scheme,
+    step_file,
+)
 from provisioning.artifacts.environment import Environment
 from provisioning.console.process import run_process
 from provisioning.console.streams import package_log
-from provisioning.documents import decode_json, read_bytes
+from provisioning.documents import decode_json, read_bytes, read_text
 from provisioning.errors import ToolError, UsageError
 
 PLUGIN = "ci.upstream.plugin"
@@ -137,12 +145,16 @@ def log_line(line: str) -> None:
 
 
 def describe_progress(results: Path) -> str:
-    """Return how many of the chosen tests have ended, and how many of these failed."""
+    """Return how many of the chosen tests have ended, how many of these failed, and what pytest
+    does now. Before it knows the tests, return only the latter."""
+    step = read_text(step_file(results)) if step_file(results).is_file() else "starts"
+    if not count_file(results).is_file():
+        return f"pytest {step}"
     ended = {result.case.model: result.case for result in read_rows(results)}
     failed = [case for case in ended.values() if case.judgement.status is Status.FAILED]
-    chosen = read_bytes(count_file(results)) if count_file(results).is_file() else b""
-    text = f"{len(ended)} of {chosen.decode()}" if chosen else "pytest collects the tests"
-    return f"{text}, {len(failed)} failed" if failed else text
+    words = [f"{len(ended)} of {read_text(count_file(results))}"]
+    words += [f"{len(failed)} failed"] if failed else []
+    return ", ".join([*words, step])
 
 
 def list_words(request: UpstreamRequest) -> Iterator[str]:

@@ -78,6 +78,11 @@ def count_file(results: Path) -> Path:
     return results.with_suffix(".count")
 
 
+def step_file(results: Path) -> Path:
+    """Return the file next to the file of results in which the plugin writes what it does now."""
+    return results.with_suffix(".step")
+
+
 def find_executorch() -> Path:
     """Return the directory of the installed executorch package. Raises UnfitError if it is not
     installed."""
