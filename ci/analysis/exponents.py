@@ -4,6 +4,7 @@ in float16. A graph alone shows only where that may be."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -51,6 +52,16 @@ def measure_low(
         else step
         for step in steps
     )
+
+
+def try_to_measure_low(
+    steps: Sequence[Step], read: Callable[[], Program], sets: Sequence[Any]
+) -> tuple[Step, ...]:
+    """Return the result of measure_low, or the steps as they are if the program cannot be read or
+    run. This is for what is not judged, such as an audit: a verdict reports the reason."""
+    with suppress(Exception):  # any that torch.export, onnxruntime or a user's model raises
+        return measure_low(steps, read, sets)
+    return tuple(steps)
 
 
 def _without_low(step: Step) -> Step:

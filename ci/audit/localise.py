@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from ci.analysis.steps import Step, describe_steps
+from ci.analysis.steps import Step
 from ci.audit.localise_graph import Division
 from ci.audit.localise_reproducer import write_reproducer
 from ci.audit.localise_search import (
@@ -139,12 +139,12 @@ class TorchParts:
 
     def read_steps(self, spec: CaseSpec) -> tuple[tuple[Step, ...], str]:
         """Return the steps of the float32 model, and QNN's version."""
-        from ci.executorch.graph_reader import describe_module
+        from ci.executorch.graph_reader import measure_module
         from ci.executorch.toolchain import find_qnn_version
         from ci.models.model import load_digested
 
         model, _ = load_digested(spec.reference, spec.source)
-        return describe_module(model.module, model.evaluation[0]), find_qnn_version()
+        return measure_module(model.module, model.evaluation), find_qnn_version()
 
     def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
         """Compile a part of a case's model, as an engine does."""
@@ -185,13 +185,13 @@ class OnnxParts:
 
     def read_steps(self, spec: CaseSpec) -> tuple[tuple[Step, ...], str]:
         """Return the steps of the float model, and QNN's version."""
-        from ci.audit.localise_onnx import FLOAT
-        from ci.graphs.onnx_reader import read_file
-        from ci.onnx.compile import load_source, write_float
+        from ci.audit.localise_onnx import FLOAT, MEASURED
+        from ci.onnx.compile import load_source, measure_file, write_float
 
-        plain = write_float(load_source(spec), self.work / FLOAT, spec.source.shapes)
+        source = load_source(spec)
+        plain = write_float(source, self.work / FLOAT, spec.source.shapes)
         qnn = find_version(Path(self.engine.options(spec)["backend_path"]))
-        return describe_steps(read_file(plain)), qnn
+        return measure_file(plain, self.work / MEASURED, source.evaluation), qnn
 
     def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
         """Compile the part ``cut`` with the quantizers of the whole model."""

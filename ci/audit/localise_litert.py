@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ci.analysis.exponents import try_to_measure_low
 from ci.analysis.steps import Step, describe_steps
 from ci.audit.localise_graph import Division
 from ci.audit.localise_search import MOST_SETS, Cut
@@ -145,12 +146,14 @@ def make_division(source: LitertSource, sets: Sequence[Sequence[Array]]) -> Divi
 
 
 def read_litert_steps(spec: CaseSpec) -> tuple[Step, ...]:
-    """Return the steps of a case's model."""
+    """Return the steps of a case's model, whose numbers are those of its samples, as far as they
+    can be measured."""
     source = load_litert(spec)
     program = LitertProgram(source.data, source.signatures)
     # The patterns of known faults have the channels of an image first, LiteRT last.
     graphs = map(put_channels_first, program.graphs.values())
-    return tuple(step for graph in graphs for step in describe_steps(graph))
+    steps = [step for graph in graphs for step in describe_steps(graph)]
+    return try_to_measure_low(steps, lambda: program, source.evaluation)
 
 
 def write_litert(division: Division, cut: Cut, name: str) -> LitertSource:

@@ -21,7 +21,7 @@ from ci.onnx.models import list_required_inputs
 from ci.onnx.preparation import quantize_file
 from ci.onnx.source import Source
 
-FLOAT = "float.onnx"
+FLOAT, MEASURED = "float.onnx", "measured.onnx"
 
 
 @cache

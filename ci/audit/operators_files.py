@@ -21,17 +21,22 @@ from provisioning.errors import QnnCiError
 def ask_onnxruntime(engine: OnnxEngine, spec: CaseSpec, work: Path, log: Path) -> Found:
     """Return which nodes of a case's model ONNX Runtime's QNN provider takes. Files are written to
     ``work``. A model that cannot be exported, quantized or read has a failure."""
-    from ci.analysis.steps import describe_steps
     from ci.graphs.onnx_file import list_origins
-    from ci.graphs.onnx_reader import read_file
-    from ci.onnx.compile import QUANTIZED_MODEL, load_source, write_float, write_quantized
+    from ci.onnx.compile import (
+        QUANTIZED_MODEL,
+        load_source,
+        measure_file,
+        write_float,
+        write_quantized,
+    )
     from ci.onnx.models import read_model
     from ci.onnx.offers import ask_provider
 
     try:
         source = load_source(spec)
         model = write_float(source, work / "float.onnx", spec.source.shapes)
-        steps, origins = describe_steps(read_file(model)), list_origins(read_model(model, ()))
+        steps = measure_file(model, work / "measured.onnx", source.evaluation)
+        origins = list_origins(read_model(model, ()))
         if spec.scheme.quantized:
             plain, model = model, work / QUANTIZED_MODEL
             write_quantized(source, plain, model, spec)

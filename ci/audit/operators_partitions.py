@@ -24,7 +24,7 @@ from ci.executorch.delegation import (
     name_operator,
     record_refusals,
 )
-from ci.executorch.graph_reader import describe_module
+from ci.executorch.graph_reader import measure_module
 from ci.executorch.internals import PreprocessResult, QnnBackend, qnn_partitioner
 from ci.executorch.lower import Lowering, compiler_spec, describe_refusal
 from ci.facts.finding import Finding
@@ -47,7 +47,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     refusals, programs, edge = Refusals(choices), dict[str, Sequence[Any]](), None
     crashes, varying = list[Fallback](), set[str]()
     failure: Finding | None = None
-    steps = describe_module(model.module, model.evaluation[0])
+    steps = measure_module(model.module, model.evaluation)
     try:
         lowering = Lowering(model, spec, staging)
         module = lowering.quantize()

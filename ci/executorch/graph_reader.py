@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from ci.analysis.exponents import try_to_measure_low
 from ci.analysis.parts import find_parts
 from ci.analysis.steps import Step, describe_steps, list_unread
 from ci.graphs.candidates import Candidate
 from ci.graphs.torch_candidates import list_candidates
+from ci.graphs.torch_program import read_torch
 from ci.graphs.torch_reader import read_module
 from ci.models.factory import Inputs
 from ci.models.model import read_source, split_inputs, split_module
@@ -32,6 +36,13 @@ def describe_module(
     if notes is not None:
         notes += list_unread(graph)
     return describe_steps(graph)
+
+
+def measure_module(module: nn.Module, sets: Sequence[Inputs]) -> tuple[Step, ...]:
+    """Return the steps of a module whose numbers are those of the samples ``sets``, as far as they
+    can be measured."""
+    steps = describe_module(module, sets[0])
+    return try_to_measure_low(steps, partial(read_torch, module, sets[0]), sets)
 
 
 def find_module_parts(module: nn.Module, inputs: Inputs) -> list[tuple[OutputPart, ...]]:

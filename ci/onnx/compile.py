@@ -22,7 +22,7 @@ import onnx
 from msgspec import structs
 
 from ci.analysis.clipping import find_clipped
-from ci.analysis.exponents import measure_low
+from ci.analysis.exponents import measure_low, try_to_measure_low
 from ci.analysis.grids import add_grids, find_grids
 from ci.analysis.layers import find_float16_loss, find_loss
 from ci.analysis.noise import predict_noise
@@ -247,6 +247,13 @@ def describe_file(
         with staging.notes.of("the parts of the outputs"):
             parts = find_parts(graph)
     return steps, parts
+
+
+def measure_file(plain: Path, scratch: Path, sets: Sequence[Arrays]) -> tuple[Step, ...]:
+    """Return the steps of a float model whose numbers are those of the samples ``sets``, as far as
+    they can be measured. The file ``scratch`` is overwritten."""
+    steps = describe_steps(read_file(plain))
+    return try_to_measure_low(steps, partial(read_onnx, plain, scratch), sets)
 
 
 def bound_outputs(

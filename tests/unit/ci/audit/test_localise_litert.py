@@ -212,3 +212,18 @@ def test_a_model_with_several_signatures_is_divided_if_one_is_named(
         part = write_litert(division, Cut((operator,), (operator,)), "part.tflite")
         assert [entry.key for entry in part.entries] == [*signatures]
         assert Reference(part.data, part.model, part.entries).run(part.evaluation)
+
+
+@pytest.mark.parametrize(("factor", "low"), [(-1.0, False), (-40.0, True)])
+def test_an_exp_reads_low_numbers_only_if_a_sample_has_them(
+    factor: float, low: bool, tmp_path: Path
+) -> None:
+    net = Net()
+    source = net.add_tensor(SHAPE, "x")
+    square = net.call("MUL", (source, source), SHAPE, "MulOptions")
+    scaled = net.call("MUL", (square, net.add_number(factor)), SHAPE, "MulOptions")
+    net.end([source], [net.call("EXP", (scaled,), SHAPE)])
+    spec = make_spec(tmp_path / "net.tflite", net.pack())
+    np.savez(tmp_path / "net.npz", np.linspace(-2, 2, 64, dtype=np.float32).reshape(1, *SHAPE))
+    (exp,) = (step for step in read_litert_steps(spec) if step.operator == "exp")
+    assert ("low" in exp.numbers) == low
