@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Struct
 
 from ci.cases.engine import FLOAT, Compiled, Engine, Staging, require_proof
-from ci.cases.forked import DiedError, is_own, run_forked
+from ci.cases.forked import LOWERING, DiedError, is_own, run_forked
 from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
@@ -301,7 +301,7 @@ class CompileJob:
         if lookup.artifact:
             return lookup
         self.engine.warm_up(self.spec)
-        return run_forked(lambda: self._compile(lookup), "lowering")
+        return run_forked(lambda: self._compile(lookup), LOWERING)
 
     def _find(self) -> CompileResult:
         directory = artifact_path(self.cache, self.engine.key(self.spec))

@@ -39,6 +39,7 @@ from provisioning.files import explain_no_room
 
 R = TypeVar("R")
 STEP_BYTES, STEP_TEXT_BYTES, MAX_RAISED = 4096, 256, 300
+LOWERING = "lowering"  # what a fork does, in its error
 OWN_DESCRIPTORS: set[int] = set()  # of this worker; a model's code must not write to them
 OWN_CODE = tuple(f"{Path(__file__).parents[2] / name}/" for name in ("ci", "provisioning"))
 _steps: list[mmap.mmap] = []  # of this fork and of the forks around it, shared with their parents
@@ -90,7 +91,7 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
             last, origin = decode_json(step[:].rstrip(b"\0") or b'["",{}]', tuple[str, Origin])
         text = f"the process {describe_exit(code)} without a result"
         died = DiedError(f"{doing}: {text}" if doing else text, why=last and f"while {last}")
-        died.places = origin.places
+        died.places, died.doing = origin.places, doing
         raise died
     try:
         result: Any = pickle.loads(data)  # noqa: S301 - from our own fork
@@ -117,7 +118,10 @@ def without_collection() -> Iterator[None]:
 
 
 class DiedError(PlacedError):
-    """A fork died, or its result was not what it should be."""
+    """A fork died, or its result was not what it should be. ``doing`` is what it did, if it
+    died."""
+
+    doing = ""
 
 
 def still_tqdm() -> None:

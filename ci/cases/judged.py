@@ -176,6 +176,10 @@ class CaseJudge:
         refusal, else ``failed``."""
         if reason := self.find_refusal(finding):
             return self.end(Status.UNSUPPORTED, [expect(finding, reason)], log_tail)
+        return self.end_diagnosed(finding, log_tail)
+
+    def end_diagnosed(self, finding: Finding, log_tail: str) -> CaseResult:
+        """End a case without a program, after experiments."""
         with self.facts.notes.of("the cause, by experiments"):
             self.reasons.diagnose(finding)
         return self.end(Status.FAILED, [finding], log_tail)

@@ -28,6 +28,7 @@ from ci.cases.engine import (
     needed,
 )
 from ci.cases.facts import UNCOMPARED, CaseFacts, CaseResult, Options, Run
+from ci.cases.forked import LOWERING, DiedError
 from ci.cases.judged import CaseJudge
 from ci.cases.lowering_findings import find_no_node
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
@@ -165,10 +166,7 @@ class CaseRun:
             raise RunError(f"lowering: {ended.failure}", lacks=CPU)
         compile_result = as_compiled(ended)
         if compile_result.refused:
-            self.facts.evidence.is_defect = compile_result.refused.id == BUG.id
-            if ended.failure:  # no tool refused it
-                return self.end(Status.FAILED, [compile_result.refused], ended.log_tail)
-            return self.judging.refuse(compile_result.refused, ended.log_tail)
+            return self._end_refused(ended, compile_result.refused)
         if not compile_result.artifact:
             raise DefectError("a program was neither compiled nor refused")
         directory, compiled = Path(compile_result.directory), compile_result.artifact.compiled
@@ -196,6 +194,16 @@ class CaseRun:
         if self.options.keep:
             shutil.copytree(directory, self.directory / ARTIFACT, dirs_exist_ok=True)
         return result
+
+    def _end_refused(self, ended: Ended, finding: Finding) -> CaseResult:
+        """End a case without a program."""
+        self.facts.evidence.is_defect = finding.id == BUG.id
+        if not ended.failure:
+            return self.judging.refuse(finding, ended.log_tail)
+        # No tool refused it. What dies while it compiles may be changed, unlike what does not end.
+        if isinstance(ended.error, DiedError) and ended.error.doing == LOWERING:
+            return self.judging.end_diagnosed(finding, ended.log_tail)
+        return self.end(Status.FAILED, [finding], ended.log_tail)
 
     def estimate(self) -> Estimate:
         """Predict the time of the case on devices. For this, the model is compiled again, for a SoC

@@ -31,7 +31,7 @@ from ci.facts.finding import (
     Question,
     advise,
 )
-from ci.facts.kinds import ON_CPU, PART
+from ci.facts.kinds import DIED, ON_CPU, PART
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import (
     FLOAT16_BITS,
@@ -252,6 +252,7 @@ class Reasons:
             count=len(steps),
             divides=is_refused or finding.question is Question.FAITHFUL,
             finer=finer.value if finer else "",
+            repeats=finding.id == DIED.id,
         )
 
     def suspect_cpu(self) -> Suspicion:

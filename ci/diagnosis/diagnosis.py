@@ -31,6 +31,7 @@ MOST_OF_PART = 8  # remedies that are tried on a part
 MOST_OF_WHOLE = 3  # and on the whole model, whose programs cost more
 MOST_PARTNERS = 2  # that gained nothing, with one that helps but does not suffice
 SMALL = 12  # operators of a model that needs no smaller part
+NOT_AGAIN = "compiled a second time, its process did not die like this: chance may have ended it"
 KEPT_SHARE = 0.5  # of the dB below the prediction: what a part must keep, and a cause explain
 
 
@@ -50,6 +51,7 @@ class Suspicion:
     divides: bool = True  # whether parts can show the error, and not only the whole model
     finer: str = ""
     searches: bool = False
+    repeats: bool = False  # whether chance may have ended the process, so that it is run again
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,12 @@ def diagnose(suspicion: Suspicion) -> Steps:
     remedies = cast("list[RemedyChoice] | None", (yield ListRemedies()))
     if remedies is None:
         return Diagnosis(suspicion.whole_result, ended=TIME_IS_UP)
+    # Otherwise, whatever is changed would seem to cure what chance did once.
+    if suspicion.repeats:
+        again = cast(Result, (yield RunPart(WHOLE)))
+        if not again.is_refused:
+            ended = TIME_IS_UP if again.failure == TIME_IS_UP else NOT_AGAIN
+            return Diagnosis(suspicion.whole_result, ended=ended)
     diagnosis = yield from find_cause(suspicion, remedies)
     if suspicion.searches and not diagnosis.ended:
         names = tuple(operator.name for operator in diagnosis.part)

@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,13 +18,17 @@ import pytest
 from ci.cases.cache import Artifact
 from ci.cases.engine import NOISE, Sets, Staging
 from ci.cases.facts import CaseFacts
+from ci.cases.forked import DiedError
 from ci.cases.judged import CaseJudge
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
-from ci.cases.pipeline import describe_departure
+from ci.cases.pipeline import CaseRun, describe_departure
 from ci.cases.policy import read_emulator_policy
+from ci.cases.pool import Ended
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST
-from ci.facts.finding import Origin
+from ci.diagnosis.diagnosis import Diagnosis, Suspicion
+from ci.diagnosis.experiments import RemedyChoice, Result
+from ci.facts.finding import Certainty, Finding, Origin
 from ci.facts.kinds import METRIC_BLIND, OFF_GRID
 from ci.facts.kinds import NOISE as ABOVE_NOISE
 from ci.judging.figures import Figures
@@ -48,7 +54,7 @@ from tests.build.cases import (
     make_engine,
 )
 from tests.build.setups import make_options
-from tests.stand_ins.lanes import SPEC, EchoRunner, FloatEngine, run_case
+from tests.stand_ins.lanes import LABELLER, SPEC, EchoRunner, FloatEngine, InlinePool, run_case
 
 
 @pytest.mark.parametrize(
@@ -322,3 +328,40 @@ def test_a_few_values_off_the_grid_of_a_layer_are_no_place() -> None:
     layers = [Layer(name, name) for name in ("matmul", "softmax")]
     text = describe_departure(Judgement((wrong, off_grid, wrong)), layers)
     assert text == "correct up to matmul, wrong from softmax on"
+
+
+def make_death(doing: str) -> DiedError:
+    died = DiedError(f"{doing}: the process was killed by SIGFPE without a result")
+    died.doing = doing
+    return died
+
+
+@pytest.mark.parametrize(
+    ("error", "is_asked"),
+    [
+        (make_death("lowering"), True),
+        (make_death("loading the model"), False),  # by the user's code
+        (None, False),  # it did not end, or its worker was killed
+    ],
+)
+def test_experiments_are_made_with_a_model_that_kills_its_process_while_it_is_lowered(
+    error: DiedError | None, is_asked: bool, tmp_path: Path
+) -> None:
+    suspicions: list[Suspicion] = []
+
+    def diagnose(_run: CaseRun, _finding: Finding, suspicion: Suspicion) -> Diagnosis:
+        suspicions.append(suspicion)
+        remedy = RemedyChoice("lower-rank", "a lower rank", "QNN divides by zero")
+        result = Result(reached_db=60.0, is_right=True)
+        return Diagnosis(suspicion.whole_result, cure=(remedy,), after=result)
+
+    class DyingPool(InlinePool):
+        def run(self, *_job: Any, **_options: Any) -> Ended:
+            return Ended(None, error.what if error else "did not end within 9 s", "", error=error)
+
+    experiments: Any = SimpleNamespace(refuse=lambda _: "", diagnose=diagnose)
+    runner = EchoRunner(lambda sets: sets)
+    result = run_case(tmp_path, LABELLER, runner, pool=DyingPool(), experiments=experiments)
+    assert [suspicion.repeats for suspicion in suspicions] == [True] * is_asked
+    (finding,) = result.case.judgement.findings
+    assert any(cause.certainty is Certainty.PROVEN for cause in finding.causes) is is_asked

@@ -684,6 +684,36 @@ def test_of_a_model_that_is_refused_the_smallest_refused_part_is_found(
     assert cause.text == text
 
 
+@pytest.mark.parametrize(
+    ("again", "experiments", "text"),
+    [
+        (ALIKE, ["", "b"], "reason of b (proven: the model has no outputs, and 68.9 dB with b)"),
+        # With a remedy, it might have ended otherwise, too.
+        (
+            RIGHT,
+            [""],
+            (
+                "no experiment shows the cause: the model has no outputs; compiled a second time,"
+                " its process did not die like this: chance may have ended it"
+            ),
+        ),
+        (
+            LATE,
+            [""],
+            f"no experiment shows the cause: the model has no outputs; {TIME_IS_UP}",
+        ),
+    ],
+)
+def test_a_model_that_killed_its_process_must_do_so_again_before_anything_is_changed(
+    again: Result, experiments: list[str], text: str
+) -> None:
+    laboratory = Laboratory([A, B, C], {"": again, "b": RIGHT})
+    diagnosis = laboratory.run(replace(REFUSAL, repeats=True))
+    assert laboratory.experiments == experiments
+    (cause,) = advise_on_diagnosis(diagnosis).causes
+    assert cause.text == text
+
+
 def test_a_part_that_is_refused_for_another_reason_is_none_of_a_refused_model() -> None:
     right_parts = {str(size): REFUSED if size % 2 else RIGHT for size in range(2, 20)}
     laboratory = Laboratory([A], {"a": ALIKE}, right_parts)
