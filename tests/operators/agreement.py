@@ -21,9 +21,8 @@ from typing import Any
 from ci.cases.spec import CaseSpec
 from ci.facts.kinds import ON_CPU
 from ci.models.schemes import Scheme
-from ci.models.suite import SUITE
 from provisioning.doctor.survey.programs import Program, read_program
-from tests.integration.emulator.test_realistic_models import CASES
+from tests.integration.emulator.test_realistic_models import write_policy
 from tests.stand_ins.runs import JUDGED, run_to_end
 
 # The operators of a program are the out variants of the graph's.
@@ -31,6 +30,7 @@ VARIANT = re.compile(r"^\w+(?:::|\.)(\w+?)(?:_copy)?(?:\.\w+)*$")
 VIEWS = {"view", "et_view", "squeeze", "unsqueeze"}  # ExecuTorch plans those that move nothing away
 WRITES_BACK = "copy_"  # a buffer that the model changes
 ROWS = "tests/operators/rows.py:every"
+GROUPS = ("rows", "suite", "realistic")
 TIMEOUT_S = 3000
 
 
@@ -52,48 +52,31 @@ class Compared:
         return f"{self.name}: {counts}: {verdict}"
 
 
-def list_groups() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Groups of models with the schemes that are asked for, each for a process of its own; without
-    a scheme all of a model."""
-    groups: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-    for file, scheme, name in CASES:
-        models, _ = groups.get(f"{file} {scheme}", ((), ()))
-        references = (*models, f"tests/realistic/{file}:{name}")
-        groups[f"{file} {scheme}"] = (references, (scheme,))
-    groups["rows.py"] = ((ROWS,), ("fp16", "8a8w", "16a8w"))
-    return {**groups, "suite": (tuple(SUITE), ())}
+def select_models(group: str, place: Path) -> list[str]:
+    """The arguments with which both verbs take the models of a group; ``place`` exists."""
+    if group == "rows":
+        return ["--model", ROWS, *(f"--scheme={scheme}" for scheme in ("fp16", "8a8w", "16a8w"))]
+    return ["--policy", str(write_policy(place)) if group == "realistic" else "default"]
 
 
-def name_words(models: Sequence[str], schemes: Sequence[str], place: Path) -> list[str]:
-    """The arguments that both verbs take; what they write is below ``place``."""
-    words = [word for model in models for word in ("--model", model)]
-    words += [word for scheme in schemes for word in ("--scheme", scheme)]
-    return [*words, "--reports", str(place), "--timeout-s", "900"]
+def run_verb(verb: str, group: str, place: Path, *words: str) -> None:
+    """Run a verb for a group; what it writes is below ``place``."""
+    selected_models = select_models(group, place)
+    argv = [sys.executable, "-m", "ci", verb, *selected_models, "--reports", str(place)]
+    run_to_end([*argv, "--timeout-s", "900", *words], timeout_s=TIMEOUT_S, codes=JUDGED)
 
 
-def lower_group(models: Sequence[str], schemes: Sequence[str], place: Path) -> Path:
+def lower_group(group: str, place: Path) -> Path:
     """Lower models, and keep their programs and report in a folder, which is returned."""
     kept_folder = place / "kept"
-    lower = [
-        sys.executable,
-        "-m",
-        "ci",
-        "test-emulator",
-        *name_words(models, schemes, place),
-        "--keep-artifacts",
-        str(kept_folder),
-    ]
-    run_to_end(lower, timeout_s=TIMEOUT_S, codes=JUDGED)
+    run_verb("test-emulator", group, place, "--keep-artifacts", str(kept_folder))
     return kept_folder
 
 
-def compare_group(
-    models: Sequence[str], schemes: Sequence[str], place: Path, kept_folder: Path
-) -> Iterator[Compared]:
+def compare_group(group: str, place: Path, kept_folder: Path) -> Iterator[Compared]:
     """Audit models that were lowered, and compare case by case. ``place`` is an empty directory."""
-    words = name_words(models, schemes, place)
+    run_verb("audit", group, place)
     report = json.loads((kept_folder / "report.json").read_text())
-    run_to_end([sys.executable, "-m", "ci", "audit", *words], timeout_s=TIMEOUT_S, codes=JUDGED)
     audit = json.loads((place / "audit" / "audit.json").read_text())
     lowered = {(case["model"], case["scheme"], case["soc"]): case for case in report["cases"]}
     programs = {path.parts[-3]: path for path in kept_folder.glob("*/artifact/program.pte")}
@@ -185,14 +168,12 @@ def is_selected(group: str, words: Sequence[str]) -> bool:
 def main(words: Sequence[str]) -> int:
     """Print a line per case, then the figures."""
     cases: list[Compared] = []
-    groups_by_name = list_groups()
-    groups = [name for name in groups_by_name if is_selected(name, words)]
+    groups = [group for group in GROUPS if is_selected(group, words)]
     for number, group in enumerate(groups, 1):
         print(f"{number}/{len(groups)} {group}", flush=True)
         with tempfile.TemporaryDirectory() as place:
             try:
-                kept_folder = lower_group(*groups_by_name[group], Path(place))
-                compared = list(compare_group(*groups_by_name[group], Path(place), kept_folder))
+                compared = list(compare_group(group, Path(place), lower_group(group, Path(place))))
             except (AssertionError, subprocess.TimeoutExpired) as error:
                 compared = [Compared(group, Counter(), 0, 0, 0, (str(error)[-800:],))]
         print("".join(f"  {comparison}\n" for comparison in compared), end="", flush=True)

@@ -19,7 +19,7 @@ from provisioning.errors import ExitCode
 from tests.integration.conftest import MakeOnce
 from tests.integration.emulator.test_liars import run_suite
 from tests.integration.emulator.test_realistic_models import run_models
-from tests.operators.agreement import ROWS, compare_group, list_groups, lower_group
+from tests.operators.agreement import GROUPS, compare_group, lower_group
 from tests.stand_ins.runs import run_to_end
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -131,18 +131,16 @@ def test_a_model_that_qnn_takes_whole_is_green_and_one_partition(nets: dict[str,
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("group", list_groups())
+@pytest.mark.parametrize("group", GROUPS)
 def test_audit_predicts_the_delegation_of_the_lowered_programs(
     make_once: MakeOnce, tmp_path: Path, group: str
 ) -> None:
-    models, schemes = list_groups()[group]
-    if group == "suite":
-        kept_folder = make_once("suite", run_suite) / "kept"
-    elif models == (ROWS,):
-        kept_folder = lower_group(models, schemes, tmp_path)
-    else:
-        kept_folder = make_once("realistic", run_models) / "kept"
-    compared = list(compare_group(models, schemes, tmp_path, kept_folder))
+    if group == "rows":
+        kept_folder = lower_group(group, tmp_path)
+    else:  # their programs are compared with those of plain scripts, too
+        run_cases_of_group = {"suite": run_suite, "realistic": run_models}[group]
+        kept_folder = make_once(group, run_cases_of_group) / "kept"
+    compared = list(compare_group(group, tmp_path, kept_folder))
     assert compared
     assert [str(comparison) for comparison in compared if comparison.differences] == []
 
