@@ -240,19 +240,21 @@ def test_jobs_clone_executorch_and_run_every_test_that_reads_it(night: Night) ->
 
 
 def test_every_test_that_is_skipped_by_day_runs_in_one_job(night: Night) -> None:
-    """Those marked nightly outside of the emulator's folder run in one call, by their marker."""
-    for_emulator = {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "tests/integration/emulator").rglob("test_*.py")
-        if "mark.nightly" in path.read_text(encoding="utf-8")
-    }
-    assert for_emulator <= list_files(night, "emulator", "programs")
+    """Those marked nightly in other folders run in one call, by their marker."""
+    marked: dict[str, set[str]] = {"emulator": set(), "llm": set()}
+    for folder, files in marked.items():
+        for path in (ROOT / "tests/integration" / folder).rglob("test_*.py"):
+            if "mark.nightly" in path.read_text(encoding="utf-8"):
+                files.add(str(path.relative_to(ROOT)))
+    assert marked["emulator"] <= list_files(night, "emulator", "programs")
     assert not list_files(night, "emulator") & list_files(night, "programs")
+    assert marked["llm"] <= list_files(night, "llm")
     calls = {}
-    for job in ("long", "emulator", "programs", "litert"):
+    for job in ("long", "emulator", "programs", "llm", "litert"):
         night.run(job)
         calls[job] = [call for call in night.calls if " by night " in call]
     assert {job: len(of_job) for job, of_job in calls.items()} == dict.fromkeys(calls, 1)
-    assert calls["long"][0].endswith("-m nightly tests --ignore=tests/integration/emulator")
+    ignored = " ".join(f"--ignore=tests/integration/{folder}" for folder in marked)
+    assert calls["long"][0].endswith(f"-m nightly tests {ignored}")
     # In an environment that has another QNN.
     assert calls["litert"][0].endswith("-m pytest tests/integration/litert")
