@@ -390,7 +390,7 @@ class RunError(FailedError):
     programs before. If a device was lost during the run, ``lacks`` names it; if the machine was too
     busy to run the program at all, ``lacks`` is CPU. Such a failure says nothing about the
     program. ``advice`` is what is known about the cause. ``by_runtime`` is whether the runtime
-    answered with an error, instead of having died or not ended."""
+    answered with an error, and ``died`` whether its process died, instead of not having ended."""
 
     def __init__(
         self,
@@ -400,10 +400,11 @@ class RunError(FailedError):
         used: bool = False,
         lacks: str = "",
         by_runtime: bool = False,
+        died: bool = False,
     ) -> None:
         super().__init__(text)
         self.advice, self.used, self.lacks = advice, used, lacks
-        self.by_runtime = by_runtime
+        self.by_runtime, self.died = by_runtime, died
 
 
 class OpenProgram(Protocol):

@@ -107,14 +107,15 @@ class CaseResult:
 class Run:
     """The result of running a program: outputs, or a failure. ``used`` is true if the program's
     process had run other programs before. If a device was lost during the run, ``lacks`` names
-    it. ``by_runtime`` is whether the runtime answered with an error. ``advice`` is what is known
-    about the cause of a failure."""
+    it. ``by_runtime`` is whether the runtime answered with an error, and ``died`` whether the
+    process died. ``advice`` is what is known about the cause of a failure."""
 
     outputs: Sets = ()
     failure: str = ""
     advice: Advice = NO_ADVICE
     lacks: str = ""
     by_runtime: bool = False
+    died: bool = False
     notes: RunNotes = field(default_factory=RunNotes)
     wall_s: float = 0.0
     used: bool = False

@@ -163,9 +163,9 @@ class CaseJudge:
             return self.end(Status.UNSUPPORTED, [LACKING.find(run.failure)], log_tail)
         if reason := self.find_refusal(finding, log_tail):
             return self.end(Status.UNSUPPORTED, [expect(finding, reason)], log_tail)
-        if run.by_runtime and not run.used:
+        if (run.by_runtime or run.died) and not run.used:
             with self.facts.notes.of("the cause, by experiments"):
-                self.reasons.diagnose(finding)
+                self.reasons.diagnose(finding, repeats=run.died)
         findings = [finding, *self.delegation_faults(compiled)]
         if NO_KERNEL in run.failure:  # of a node on the CPU, which explains the failure
             findings.reverse()
@@ -178,10 +178,10 @@ class CaseJudge:
             return self.end(Status.UNSUPPORTED, [expect(finding, reason)], log_tail)
         return self.end_diagnosed(finding, log_tail)
 
-    def end_diagnosed(self, finding: Finding, log_tail: str) -> CaseResult:
-        """End a case without a program, after experiments."""
+    def end_diagnosed(self, finding: Finding, log_tail: str, *, died: bool = False) -> CaseResult:
+        """End a case without a program, after experiments. ``died`` is whether its process died."""
         with self.facts.notes.of("the cause, by experiments"):
-            self.reasons.diagnose(finding)
+            self.reasons.diagnose(finding, repeats=died)
         return self.end(Status.FAILED, [finding], log_tail)
 
     def end(

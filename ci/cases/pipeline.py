@@ -202,7 +202,7 @@ class CaseRun:
             return self.judging.refuse(finding, ended.log_tail)
         # No tool refused it. What dies while it compiles may be changed, unlike what does not end.
         if isinstance(ended.error, DiedError) and ended.error.doing == LOWERING:
-            return self.judging.end_diagnosed(finding, ended.log_tail)
+            return self.judging.end_diagnosed(finding, ended.log_tail, died=True)
         return self.end(Status.FAILED, [finding], ended.log_tail)
 
     def estimate(self) -> Estimate:
@@ -326,6 +326,7 @@ class CaseRun:
                 advice=error.advice,
                 lacks=error.lacks,
                 by_runtime=error.by_runtime,
+                died=error.died,
                 wall_s=wall_s,
                 used=used,
             )

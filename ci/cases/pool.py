@@ -87,6 +87,7 @@ class Ended:
     error: QnnCiError | None = None
     starved: bool = False  # whether the machine was too busy to run the job
     places: tuple[Place, ...] = ()  # of the user's function that was running when the process ended
+    died: bool = False  # whether the worker ended by itself, within its limits
 
     @property
     def advice(self) -> Advice:
@@ -202,7 +203,7 @@ class Worker:
     """A forked process that runs one job at a time."""
 
     def __init__(self, context: Any) -> None:
-        self.used = False
+        self.used = self.has_died = False
         self.connection, worker_end = context.Pipe()
         is_served = context.get_start_method() == "forkserver"
         parent = find_fork_server() if is_served else os.getpid()
@@ -229,6 +230,7 @@ class Worker:
         except (EOFError, OSError):
             self.process.join(GRACE_S)
             code = self.process.exitcode
+            self.has_died = code is not None
             how = "closed its pipe" if code is None else describe_exit(code)
             return None, f"the process {how} without a result"
         try:
@@ -319,7 +321,8 @@ class Lease:
         if failure and self.server and not is_server(self.server):
             self.used = True  # another job killed the fork server, which ended this worker
         tail = read_tail(self.log)
-        return Ended(result, failure, tail, self.used, error, self.watch.is_starved, places)
+        is_starved, died = self.watch.is_starved, self.worker.has_died
+        return Ended(result, failure, tail, self.used, error, is_starved, places, died)
 
     def _blame(self, failure: str) -> tuple[str, tuple[Place, ...]]:
         """Return a failure of a process with the user's function that was running in it, and the

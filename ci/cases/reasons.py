@@ -31,7 +31,7 @@ from ci.facts.finding import (
     Question,
     advise,
 )
-from ci.facts.kinds import DIED, ON_CPU, PART
+from ci.facts.kinds import ON_CPU, PART
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import (
     FLOAT16_BITS,
@@ -252,7 +252,6 @@ class Reasons:
             count=len(steps),
             divides=is_refused or finding.question is Question.FAITHFUL,
             finer=finer.value if finer else "",
-            repeats=finding.id == DIED.id,
         )
 
     def suspect_cpu(self) -> Suspicion:
@@ -364,12 +363,14 @@ class Reasons:
             return advice
         return NO_ADVICE if self.facts.options.only_certain else replace(doubt(advice), title="")
 
-    def diagnose(self, finding: Finding) -> None:
-        """Have experiments made for a finding, and record what they show."""
+    def diagnose(self, finding: Finding, *, repeats: bool = False) -> None:
+        """Have experiments made for a finding, and record what they show. ``repeats`` is whether it
+        must occur again first."""
         if self.probes is None:
             return
         self.diagnosis, self.diagnosed = None, finding.question
-        shown = self.probes.diagnose(finding, self.describe_suspicion(finding))
+        suspicion = replace(self.describe_suspicion(finding), repeats=repeats)
+        shown = self.probes.diagnose(finding, suspicion)
         if isinstance(shown, Diagnosis):
             self.diagnosis = shown
         else:

@@ -111,9 +111,13 @@ def require(ended: Ended) -> Any:
     """Return a job's result. Raises RunError if the job failed."""
     if ended.failure:
         lacks = CPU if ended.starved else ""
-        by_runtime = ended.error is not None
         raise RunError(
-            ended.failure, ended.advice, used=ended.used, lacks=lacks, by_runtime=by_runtime
+            ended.failure,
+            ended.advice,
+            used=ended.used,
+            lacks=lacks,
+            by_runtime=ended.error is not None,
+            died=ended.died,
         )
     return ended.result
 

@@ -31,7 +31,7 @@ MOST_OF_PART = 8  # remedies that are tried on a part
 MOST_OF_WHOLE = 3  # and on the whole model, whose programs cost more
 MOST_PARTNERS = 2  # that gained nothing, with one that helps but does not suffice
 SMALL = 12  # operators of a model that needs no smaller part
-NOT_AGAIN = "compiled a second time, its process did not die like this: chance may have ended it"
+NOT_AGAIN = "a second time, its process did not die like this: chance may have ended it"
 KEPT_SHARE = 0.5  # of the dB below the prediction: what a part must keep, and a cause explain
 
 

@@ -582,25 +582,28 @@ def test_experiments_are_made_only_for_what_is_measured_in_decibels_and_can_be_c
     ("run", "is_asked"),
     [
         (Run(failure="execute failed with error 0x1", by_runtime=True), True),
-        (Run(failure="was killed by SIGSEGV"), False),  # each experiment might cost a worker
+        (Run(failure="was killed by SIGSEGV", died=True), True),
+        (Run(failure="was killed by SIGSEGV", died=True, used=True), False),
+        (Run(failure="did not end within 9 s"), False),  # each experiment might cost as much
         (Run(failure="error 0x1", by_runtime=True, used=True), False),  # it is run again first
         (Run(failure="error 0x1", by_runtime=True, lacks="a phone"), False),
     ],
 )
-def test_experiments_are_made_with_a_program_that_the_runtime_refuses_to_run(
+def test_experiments_are_made_with_a_program_that_does_not_run_or_dies(
     run: Run, is_asked: bool, tmp_path: Path
 ) -> None:
-    questions: list[tuple[Question, bool]] = []
+    questions: list[tuple[Question, bool, bool]] = []
 
     def diagnose(finding: Finding, suspicion: Suspicion) -> Diagnosis:
-        questions.append((finding.question, suspicion.whole_result.is_refused))
+        is_refused = suspicion.whole_result.is_refused
+        questions.append((finding.question, is_refused, suspicion.repeats))
         return Diagnosis(suspicion.whole_result, (), (CURES_NORM,), RIGHT_MODEL)
 
     probes = SimpleNamespace(diagnose=diagnose)
     judge_case = judge_norm(tmp_path, is_scheme=False, probes=probes)
     compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1))
     case = judge_case.end_failed(run, compiled, "").case
-    assert questions == [(Question.RUN, True)] * is_asked
+    assert questions == [(Question.RUN, True, run.died)] * is_asked
     certainties = {cause.certainty for cause in case.judgement.findings[0].causes}
     assert (Certainty.PROVEN in certainties) is is_asked
 

@@ -68,7 +68,8 @@ def test_a_worker_over_its_memory_or_time_limit_is_not_reused(
     most = worker.size_bytes() + (256 << 20)
     lease = Lease(worker, tmp_path / "log", Allowance(60, most))
     assert lease.call(partial(bytes, 64 << 20)).failure == ""
-    assert "GiB" in lease.call(grow).failure
+    grown = lease.call(grow)
+    assert ("GiB" in grown.failure, grown.died) == (True, False)
     assert not lease.reusable
     assert worker.size_bytes() < most + (1 << 30)
     late = Worker(multiprocessing.get_context("fork"))
@@ -76,6 +77,13 @@ def test_a_worker_over_its_memory_or_time_limit_is_not_reused(
     assert lease.call(rest).failure.startswith(f"{LATE} 0.05 s: it used")
     assert not lease.reusable
     late.end()  # else it holds the pipe for which the end of the tests waits
+
+
+def test_a_worker_that_ends_by_itself_has_died(worker: Worker, tmp_path: Path) -> None:
+    lease = Lease(worker, tmp_path / "log", Allowance(60))
+    assert not lease.call(os.getpid).died
+    ended = lease.call(partial(os.kill, worker.process.pid, signal.SIGKILL))
+    assert (ended.died, "SIGKILL" in ended.failure) == (True, True)
 
 
 def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
@@ -109,7 +117,7 @@ def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
 class StubWorker:
     """Answers with ``answers``, and notes how it ends."""
 
-    used = False
+    used = has_died = False
 
     def __init__(self, *answers: tuple[Any, str], size: int = 0) -> None:
         self.answers, self.size = [*answers], size

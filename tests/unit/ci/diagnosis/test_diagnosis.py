@@ -693,8 +693,8 @@ def test_of_a_model_that_is_refused_the_smallest_refused_part_is_found(
             RIGHT,
             [""],
             (
-                "no experiment shows the cause: the model has no outputs; compiled a second time,"
-                " its process did not die like this: chance may have ended it"
+                "no experiment shows the cause: the model has no outputs; a second time, its"
+                " process did not die like this: chance may have ended it"
             ),
         ),
         (
