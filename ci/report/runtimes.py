@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -47,8 +47,8 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     ``cpu_nodes`` are the nodes that stay on the CPU, and ``cpu_operators`` what they compute.
     ``headline`` and ``remedy`` are of the first finding. ``exact`` is whether the outputs are
     equal, which is better than any SQNR. ``shown_db`` and ``shown_ms`` are as the runtime's own
-    report shows them. ``time_obstacle`` is why no time is predicted, and ``made_inputs`` describes
-    generated inputs. ``warnings`` are the case's."""
+    report shows them. ``device`` is whose time it is, ``time_obstacle`` is why no time is
+    predicted, and ``made_inputs`` describes generated inputs. ``warnings`` are the case's."""
 
     model: str
     soc: str
@@ -68,6 +68,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     is_proven: bool = False
     shown_db: str = NOTHING
     shown_ms: str = NOTHING
+    device: str = ""
     time_obstacle: str = ""
     made_inputs: str = ""
     warnings: tuple[str, ...] = ()
@@ -158,6 +159,7 @@ def list_rows(runtime: str, report: Report) -> Iterator[RuntimeRow]:
             is_proven=bool(remedy and remedy.proof is not Proof.SUGGESTED),
             shown_db=show_decibels(case.judgement.sqnr_db, case.judgement.max_abs),
             shown_ms=show_estimate(case),
+            device=time.device if time else "",
             time_obstacle=case.program.estimate.unknown if case.program.estimate else "",
             made_inputs=case.asked.made_inputs,
             warnings=case.judgement.warnings,
@@ -183,9 +185,10 @@ def group_rows(rows: Iterable[RuntimeRow]) -> list[Group]:
     return [Group(model, soc, tuple(peers)) for (model, soc), peers in groups.items()]
 
 
-def answer(group: Group) -> str:
+def answer(group: Group, absent: Sequence[str] = ()) -> str:
     """Return in one sentence which row of a group to ship: the fastest, the smallest and the most
-    accurate of those that passed, and what would have to change for a better one."""
+    accurate of those that passed, and what would have to change for a better one. ``absent`` are
+    the runtimes that could have a row, with the reasons why they have none."""
     where = f"{group.model} on {group.soc}"
     if not group.green:
         reasons = "; ".join(f"{row.label}: {row.headline}" for row in group.rows if row.headline)
@@ -195,6 +198,8 @@ def answer(group: Group) -> str:
         parts += describe_smallest(group.green)
         parts += describe_most_accurate(group.green)
     parts += describe_better(group)
+    if absent:
+        parts.append(f"not compared: {', '.join(absent)}")
     return f"{where}: {'; '.join(parts)}"
 
 
@@ -209,6 +214,9 @@ def describe_fastest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     alike = [row.label for row in timed if row is not fastest and overlaps(row, fastest)]
     tie = f", which cannot be distinguished from {', '.join(alike)}" if alike else ""
     yield f"fastest: {fastest.label} ({fastest.shown_ms} ms){tie}"
+    if len({row.device for row in timed}) > 1:
+        places = ", ".join(f"{row.label} on {row.device}" for row in timed)
+        yield f"these times are of different devices: {places}"
     if untimed := [row for row in rows if row.high_ms is None]:
         yield f"no time is known{explain_no_times(untimed, names_all=True)}"
 
@@ -241,13 +249,13 @@ def overlaps(first: RuntimeRow, second: RuntimeRow) -> bool:
 
 
 def describe_smallest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
-    """Yield which row has the smallest program, and those of the same size."""
+    """Yield which row has the smallest program, and those whose sizes are shown alike."""
     sized = [row for row in rows if row.size_bytes is not None]
     if not sized:
         return
     smallest = min(sized, key=lambda row: row.size_bytes or 0)
     alike = [
-        row.label for row in sized if row is not smallest and row.size_bytes == smallest.size_bytes
+        row.label for row in sized if row is not smallest and row.shown_size == smallest.shown_size
     ]
     tie = f", as small as {', '.join(alike)}" if alike else ""
     yield f"smallest: {smallest.label} ({smallest.shown_size}){tie}"
@@ -272,13 +280,16 @@ def describe_most_accurate(rows: Sequence[RuntimeRow]) -> Iterator[str]:
 
 def describe_better(group: Group) -> Iterator[str]:
     """Yield what would have to change for a better row: the red row that would be faster than all
-    green ones, and the one that would be smaller. If no row is green, yield the red one with a
-    proven remedy that would be the fastest. Of alike rows, one with a proven remedy comes first."""
+    green ones whose times are known, and the one that would be smaller. If no row is green, yield
+    the red ones with a proven remedy. Of alike rows, one with a proven remedy comes first."""
     red = [row for row in group.rows if row.status is Status.FAILED]
     if not group.green:
-        if curable := [row for row in red if row.is_proven]:
-            best = min(curable, key=lambda row: row.likely_ms)
-            yield f"{best.label} is nearest to green, with a proven cure: {best.remedy}"
+        labels_by_remedy: dict[str, list[str]] = {}
+        for row in red:
+            if row.is_proven:
+                labels_by_remedy.setdefault(row.remedy, []).append(row.label)
+        for remedy, labels in labels_by_remedy.items():
+            yield f"{' and '.join(labels)}: a proven cure: {remedy}"
         return
     limits = [row.low_ms for row in group.green if row.low_ms is not None]
     faster = [row for row in red if limits and row.longest_ms < min(limits)]
@@ -289,8 +300,10 @@ def describe_better(group: Group) -> Iterator[str]:
     if faster:
         named = min(faster, key=lambda row: (not row.is_proven, row.longest_ms))
         word = "faster and smaller" if named in smaller else "faster"
+        timed = [row.label for row in group.green if row.high_ms is not None]
+        than = f" than {', '.join(timed)}" if len(timed) < len(group.green) else ""
         figures = f"{named.shown_ms} ms"
-        yield f"{named.label} would be {word} ({figures}), but is red: {show_cure(named)}"
+        yield f"{named.label} would be {word} ({figures}){than}, but is red: {show_cure(named)}"
     smaller_rows = [row for row in smaller if row is not named]
     if smaller_rows and named not in smaller:
         best = min(smaller_rows, key=lambda row: (not row.is_proven, row.size_bytes))
@@ -348,15 +361,25 @@ def make_report(
     places: Mapping[str, str],
     not_run: Mapping[str, str],
     unknown_socs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    *,
+    for_all: Collection[str] = (),
 ) -> RuntimesReport:
-    """Return the comparison of reports by runtime. ``places`` are the directories of the
-    reports."""
+    """Return the comparison of reports by runtime. ``places`` are the directories of the reports.
+    Answers name those of the runtimes ``for_all``, which take every model, that have no row."""
     rows = [row for runtime, report in reports.items() for row in list_rows(runtime, report)]
     ordered = [row for group in group_rows(rows) for row in group.rows]
-    answers = tuple(answer(group) for group in group_rows(ordered))
+    answers = []
+    for group in group_rows(ordered):
+        absent = []
+        for runtime in for_all:
+            if runtime in not_run:
+                absent.append(f"{TITLES[runtime]}, which was not run")
+            elif group.soc in unknown_socs.get(runtime, ()):
+                absent.append(f"{TITLES[runtime]}, which does not compile for {group.soc}")
+        answers.append(answer(group, absent))
     return RuntimesReport(
         rows=tuple(ordered),
-        answers=answers,
+        answers=tuple(answers),
         reports=dict(places),
         not_run=dict(not_run),
         unknown_socs=dict(unknown_socs),

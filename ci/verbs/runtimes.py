@@ -155,7 +155,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         else:
             not_run[name] = explain_end(ended)
             codes.append(choose_code(ended.returncode))
-    comparison = make_report(reports, places, not_run, unknown_socs)
+    for_all = [name for name, runtime in chosen.items() if all(map(runtime.takes, models))]
+    comparison = make_report(reports, places, not_run, unknown_socs, for_all=for_all)
     document = make_document(comparison)
     write_whole(folder / COMPARISON, msgspec.json.encode(comparison))
     write_page(document, folder, progress)

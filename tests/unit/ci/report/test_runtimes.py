@@ -41,15 +41,18 @@ def make_case(
     remedy: str = "",
     no_time: str = "",
     made_inputs: str = "",
+    device: str = "x",
 ) -> Case:
     """A case of a runtime."""
     times: tuple[PredictedTime, ...] = ()
     if isinstance(time, tuple):
         likely, low, high = time
-        times = (PredictedTime(device="x", ms=likely, low_ms=low, high_ms=high, median_error=0.1),)
+        times = (
+            PredictedTime(device=device, ms=likely, low_ms=low, high_ms=high, median_error=0.1),
+        )
     elif time is not None:
         bound = PredictedTime(
-            device="x", ms=time, low_ms=0.0, high_ms=time, median_error=0.1, is_bound=True
+            device=device, ms=time, low_ms=0.0, high_ms=time, median_error=0.1, is_bound=True
         )
         times = (bound,)
     findings = ()
@@ -197,8 +200,56 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         (
             "no row passed (ExecuTorch 8a8w: 8a8w is wrong; LiteRT fp16: fp16 is wrong); ExecuTorch"
-            " 8a8w is nearest to green, with a proven cure: expand it"
+            " 8a8w: a proven cure: expand it"
         ),
+    ),
+    "all red, some with proven cures": (
+        {
+            "executorch": [
+                make_case("8a8w", FAST, status=RED, sqnr_db=-3.0, remedy="expand it"),
+                make_case("fp16", status=RED, sqnr_db=39.0, remedy="expand it"),
+            ],
+            "onnxruntime": [make_case("u8", status=RED, sqnr_db=None, remedy="name it")],
+        },
+        (
+            "; ExecuTorch 8a8w and ExecuTorch fp16: a proven cure: expand it; ONNX Runtime u8: a"
+            " proven cure: name it"
+        ),
+    ),
+    "a red one is faster than the only green one whose time is known": (
+        {
+            "executorch": [make_case("8a8w", SLOW)],
+            "onnxruntime": [make_case("u8", FAST, status=RED)],
+            "litert": [make_case("fp16", no_time="1 node runs on the CPU")],
+        },
+        (
+            "ONNX Runtime u8 would be faster (1 (0.9 to 1.1) ms) than ExecuTorch 8a8w, but is red:"
+            " u8 is wrong"
+        ),
+    ),
+    "sizes that differ by less than is shown": (
+        {
+            "executorch": [make_case("8a8w", size=54_272)],
+            "onnxruntime": [make_case("u8", size=54_290)],
+        },
+        "smallest: ExecuTorch 8a8w (53.0 KiB), as small as ONNX Runtime u8;",
+    ),
+    "times of two devices": (
+        {
+            "executorch": [make_case("fp16", FAST, device="a phone")],
+            "onnxruntime": [make_case("u8", SLOW, device="a board")],
+        },
+        (
+            "fastest: ExecuTorch fp16 (1 (0.9 to 1.1) ms); these times are of different devices:"
+            " ExecuTorch fp16 on a phone, ONNX Runtime u8 on a board;"
+        ),
+    ),
+    "an SQNR that is no number": (
+        {
+            "executorch": [make_case("8a8w", FAST, sqnr_db=float("nan"))],
+            "onnxruntime": [make_case("u8", SLOW, sqnr_db=20.0)],
+        },
+        "most accurate: ONNX Runtime u8 (20.0 dB)",
     ),
     "equal outputs are more accurate than any SQNR": (
         {
@@ -317,6 +368,19 @@ def test_an_soc_for_which_a_runtime_does_not_compile_is_named() -> None:
     report = make_report(rows, {}, {}, {"litert": ("SXR2330P",)})
     text = " ".join(render_text(make_document(report), 160).split())
     assert "not run LiteRT on SXR2330P | why: it does not compile for this SoC" in text
+
+
+def test_an_answer_names_the_runtimes_that_take_the_model_and_have_no_row() -> None:
+    rows = {"executorch": reports.make_report([make_case("8a8w", FAST)])}
+    not_run, unknown = {"onnxruntime": "not installed"}, {"litert": ("SM8650", "SM8750")}
+    report = make_report(rows, {}, not_run, unknown, for_all=["executorch", *not_run, *unknown])
+    (answer,) = report.answers
+    assert answer.endswith(
+        "; not compared: ONNX Runtime, which was not run, LiteRT, which does not compile for SM8650"
+    )
+    # One that takes only some of the models may not be for this one.
+    (answer,) = make_report(rows, {}, not_run, unknown, for_all=["executorch"]).answers
+    assert "not compared" not in answer
 
 
 def draw_names(rows: list[Case]) -> list[tuple[str, bool, int]]:

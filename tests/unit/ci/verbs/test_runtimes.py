@@ -127,6 +127,8 @@ def test_a_runtime_that_fails_does_not_keep_the_others_from_being_compared(
     assert result == ended
     assert data["not_run"] == ({"onnxruntime": output} if output else {})
     assert len(data["rows"]) == 2 - bool(output)  # type: ignore[arg-type]
+    (answer,) = data["answers"]  # type: ignore[attr-defined]
+    assert ("not compared: ONNX Runtime, which was not run" in answer) is bool(output)
 
 
 @pytest.mark.parametrize(
