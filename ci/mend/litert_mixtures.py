@@ -17,7 +17,8 @@ from ci.graphs.litert_reader import COMPUTED, LitertGraph
 from ci.graphs.litert_session import Reference
 from ci.litert.compile import Judged, restore_sets, run_float_model
 from ci.litert.source import LitertSource, load_litert, read_litert
-from ci.mend.litert_files import copy_samples, require_single_entry
+from ci.mend.litert_files import LitertFile, copy_samples, open_file, require_single_entry
+from ci.mend.litert_form import LitertSubject
 from ci.mend.mixture_search import (
     MOST_SETS,
     Selectable,
@@ -37,29 +38,38 @@ INNER = BEFORE_ACTIVATION.decode()
 
 class MixableLitert:
     """A quantized file, of which operators can be computed in float, see
-    ci.mend.mixture_search.Mixable."""
+    ci.mend.mixture_search.Mixable. ``rewrites`` change the float model first, and what they change
+    is always computed in float."""
 
     selector: Selector = "tensor"  # LiteRT's operators have no names
 
-    def __init__(self, source: LitertSource) -> None:
+    def __init__(self, source: LitertSource, rewrites: Sequence[str] = ()) -> None:
         self.source, (self.entry,) = source, source.entries
-        float_model = read_model(source.float_data)
+        float_file = LitertFile(Path(source.name), source.float_data)
+        self.float_data, changes = float_file.rewrite(rewrites)
+        float_model = read_model(self.float_data)
         (float_entry,) = list_entries(float_model)
         self.quantized = Side(source.data, self.entry)
-        self.plain = Side(source.float_data, float_entry)
+        self.plain = Side(self.float_data, float_entry)
         sets = source.evaluation[:MOST_SETS]
         self.judged = Judged(source.data, source.model, source.entries, sets)
         float_sets = restore_sets(self.judged, float_model, [float_entry])
         counterparts = find_counterparts(self.quantized, self.plain, (sets[0], float_sets[0]))
         self.graph = parse_whole(source.data)
         self.counterparts = {self.graph.names[each.results[0][0]]: each for each in counterparts}
+        changed = {name for made in changes for change in made for name in change.nodes}
+        self.rewritten = {
+            name: each
+            for name, each in self.counterparts.items()
+            if not changed.isdisjoint(self.plain.names[number] for _, number in each.results)
+        }
         self.units: Sequence[Unit] = self._list_units()
         self.exact_outputs = run_float_model(source, self.judged)
 
     def _list_units(self) -> list[Unit]:
         """Return the operators that can be computed in float, with those that move their
         results."""
-        plain_graph = parse_whole(self.source.float_data)
+        plain_graph = parse_whole(self.float_data)
         products = count_products(plain_graph.graph)
         operators = self.plain.subgraph.operators
         selectable, costs = {}, {}
@@ -81,10 +91,10 @@ class MixableLitert:
         return measure_sqnr(self.exact_outputs, outputs)
 
     def write(self, parts: Sequence[Part]) -> bytes:
-        """Return the file in which the operators of these parts compute in float."""
-        return mix_floats(
-            self.quantized, self.plain, [self.counterparts[part.tensor] for part in parts]
-        )
+        """Return the file in which the operators of these parts compute in float, and those that
+        the rewrites change."""
+        chosen = {part.tensor: self.counterparts[part.tensor] for part in parts}
+        return mix_floats(self.quantized, self.plain, [*(self.rewritten | chosen).values()])
 
     def describe(self) -> tuple[tuple[Step, ...], dict[str, str]]:
         """Return the steps of the quantized model, and by what parts select them, by the steps'
@@ -103,9 +113,9 @@ def parse_whole(data: bytes) -> LitertGraph:
     return program.parsed[name_method(program.entries[0])]
 
 
-def open_quantized(spec: CaseSpec) -> MixableLitert:
-    """Return the file of a case whose operators can be computed in float. Raises UsageError if
-    they cannot, and the errors of load_litert."""
+def open_quantized(spec: CaseSpec, rewrites: Sequence[str] = ()) -> MixableLitert:
+    """Return the file of a case whose operators can be computed in float, as ``rewrites`` change
+    them. Raises UsageError if they cannot, and the errors of load_litert."""
     name = Path(spec.reference).name
     if not spec.source.float_model:
         raise UsageError(
@@ -115,7 +125,7 @@ def open_quantized(spec: CaseSpec) -> MixableLitert:
             " and quantize the result",
         )
     require_single_entry(name, read_model(read_litert(Path(spec.reference))))
-    model = MixableLitert(load_litert(spec))
+    model = MixableLitert(load_litert(spec), rewrites)
     if not model.counterparts:
         float_name = Path(spec.source.float_model).name
         raise describe_mismatch(
@@ -126,8 +136,20 @@ def open_quantized(spec: CaseSpec) -> MixableLitert:
     return model
 
 
-def write_quantized(spec: CaseSpec, parts: Sequence[Part], target: Path) -> None:
+def open_float_subject(spec: CaseSpec) -> LitertSubject:
+    """Return the float model of a case with a quantized file, to which rewrites are applied, on the
+    judged samples. Raises UsageError if rewrites cannot be applied to it, and the errors of
+    load_litert."""
+    source, file = load_litert(spec), open_file(Path(spec.source.float_model))
+    model = read_model(file.data)
+    judged = Judged(source.data, source.model, source.entries, source.evaluation)
+    return LitertSubject(file, restore_sets(judged, model, list_entries(model)))
+
+
+def write_quantized(
+    spec: CaseSpec, rewrites: Sequence[str], parts: Sequence[Part], target: Path
+) -> None:
     """Write the file of a case to ``target`` with operators in float, and the samples that are next
     to the user's."""
-    write_whole(target, open_quantized(spec).write(parts))
+    write_whole(target, open_quantized(spec, rewrites).write(parts))
     copy_samples(Path(spec.reference), target)

@@ -147,7 +147,7 @@ class Mending:
         spec, policy = mended.spec, self.setup.options.policy
         scheme = spec.scheme.base
         keeps_quantization = is_quantized_litert(spec)
-        rows = () if keeps_quantization else read_rewrites(choose_lane(spec.reference))
+        rows = read_rewrites(choose_lane(spec.reference))
         entry = policy.models.get(spec.model)
         chosen_options = {name for name, _ in spec.source.choices.chosen()}
         is_plain = chosen_options.isdisjoint(QUANTIZING) and not (entry and entry.mixtures)
@@ -164,8 +164,9 @@ class Mending:
         can_mix = is_plain and bool(alternatives.finer) and has_parts
         return Search(
             mended.before,
-            [row for row in rows if row.helps_in(scheme)],
+            [row for row in rows if row.helps_in(Scheme.FP16 if keeps_quantization else scheme)],
             self.approximate,
+            rewrites_last=keeps_quantization,
             faults=is_plain and bool(alternatives.around) and not on_cpu,
             mixes=can_mix and not quantization.training_steps,
             observers=OBSERVERS[self.lane is ONNX] if is_plain and is_coarse else (),
@@ -342,7 +343,7 @@ class Mending:
             directory.mkdir(parents=True, exist_ok=True)
             stem = f"{spec.slug}-{'-'.join(recipe.rewrites)}"
             if is_in_file(spec, recipe):
-                stem = f"{spec.slug}-{hash_words(*map(str, parts))[:16]}"
+                stem = f"{spec.slug}-{hash_words(*recipe.rewrites, *map(str, parts))[:16]}"
                 parts = ()
             if spec.is_file:
                 path = directory / f"{stem}{Path(spec.reference).suffix}"
@@ -485,8 +486,8 @@ def is_quantized_litert(spec: CaseSpec) -> bool:
 
 def is_in_file(spec: CaseSpec, recipe: Recipe) -> bool:
     """Return whether the file of a case gets other precisions itself. Otherwise, the policy has
-    them."""
-    return bool(recipe.parts) and is_quantized_litert(spec)
+    them. What is rewritten in a quantized file is computed in float."""
+    return bool(recipe.parts or recipe.rewrites) and is_quantized_litert(spec)
 
 
 def choose_alternatives(spec: CaseSpec) -> Alternatives:
@@ -506,7 +507,7 @@ def _write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path) -> None:
     if is_in_file(spec, recipe):
         from ci.mend.litert_mixtures import write_quantized
 
-        write_quantized(spec, recipe.parts, target)
+        write_quantized(spec, recipe.rewrites, recipe.parts, target)
         return
     path, rewrites = Path(spec.reference), recipe.rewrites
     if choose_lane(spec.reference) == "litert":

@@ -48,7 +48,7 @@ class Rewritten:
         from ci.mend.litert_mixtures import open_quantized
 
         # Neither the name of the case nor its SoC matters for a file.
-        return open_quantized(CaseSpec(self.reference, self.scheme, "", self.source))
+        return open_quantized(CaseSpec(self.reference, self.scheme, "", self.source), self.rewrites)
 
     def load(self) -> Model:
         """Load a PyTorch model, and rewrite it."""

@@ -93,7 +93,9 @@ class Step:
 class Search:
     """The search for one case. ``first`` is the verdict on the unchanged model. ``rows`` are the
     rewrites for the case's lane and scheme. Unless ``approximate`` is true, rewrites that change
-    the function are not tried. ``faults`` is true if operators that QNN computes wrongly may have
+    the function are not tried. ``rewrites_last`` is true if rewrites are tried only if no mixture
+    helps: those of a quantized file have what they change computed in float, as mixtures do with
+    less. ``faults`` is true if operators that QNN computes wrongly may have
     another scheme, and ``mixes`` if others may have a finer one. ``observers`` are tried if the
     model is quantized badly.
     ``schemes`` are tried for the whole model at last, in this order; one of them passes only if its
@@ -107,6 +109,7 @@ class Search:
     first: Case
     rows: Sequence[Rewrite]
     approximate: bool = False
+    rewrites_last: bool = False
     faults: bool = False
     mixes: bool = False
     observers: Sequence[Observer] = ()
@@ -130,11 +133,21 @@ class Search:
         higher precision for parts of the model, then another scheme. What experiments showed to
         cure the case is tried first."""
         yield from self.apply_cure()
-        yield from self.rewrite()
+        if not self.rewrites_last:
+            yield from self.rewrite()
         rewrites = self.best.recipe.rewrites
         for observer in self.observers:
             if self.is_about(OF_PRECISION):
                 yield from self.judge(Recipe(rewrites=rewrites, observer=observer))
+        yield from self.mix()
+        if self.rewrites_last:
+            yield from self.rewrite()
+        for scheme in self.schemes:
+            if self.is_about(OF_SCHEME):
+                yield from self.judge(Recipe(rewrites=self.best.recipe.rewrites, scheme=scheme))
+
+    def mix(self) -> Generator[Question, Answer, None]:
+        """Try mixtures until one passes."""
         for mix in self.list_mixes():
             if self.is_about(OF_FAULTS if mix.faulty else OF_PRECISION):
                 for parts in cast(Mixtures, (yield mix)):
@@ -142,9 +155,6 @@ class Search:
                     yield from self.judge(recipe, must_pass=mix.faulty)
                     if self.is_green:
                         return
-        for scheme in self.schemes:
-            if self.is_about(OF_SCHEME):
-                yield from self.judge(Recipe(rewrites=self.best.recipe.rewrites, scheme=scheme))
 
     def list_mixes(self) -> list[Mix]:
         """Return the mixtures to ask for: of operators that QNN computes wrongly, with the best

@@ -10,11 +10,12 @@ from typing import Any
 
 from msgspec import Struct
 
+from ci.cases.spec import CaseSpec
 from ci.facts.finding import Place
 from ci.mend.different import Different
 from ci.mend.proof import RewriteProof
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
-from ci.models.schemes import LITERT, ONNX
+from ci.models.schemes import LITERT, ONNX, Scheme
 from ci.models.user_models import Source
 from provisioning.errors import describe_exception
 
@@ -67,7 +68,14 @@ class Trials:
         return self.open_litert() if lane == "litert" else self.open_module()
 
     def open_litert(self) -> RewriteProof:
-        """Load a .tflite file. Raises UsageError if rewrites cannot be applied to it."""
+        """Load a .tflite file or, for a quantized one, its float model. Raises UsageError if
+        rewrites cannot be applied to it."""
+        if self.source.float_model:
+            from ci.mend.litert_mixtures import open_float_subject
+
+            return RewriteProof(
+                open_float_subject(CaseSpec(self.reference, Scheme.ASIS, "", self.source))
+            )
         from ci.litert.source import make_source
         from ci.mend.litert_files import open_file
         from ci.mend.litert_form import LitertSubject

@@ -29,6 +29,7 @@ from ci.litert.suite import RELU, Net, make_model
 from ci.mend.litert_mixtures import open_quantized
 from ci.mend.mixture_search import measure_sqnr
 from ci.mend.precision import FaultTrials, MixTrials
+from ci.mend.trials import Trials
 from ci.models.lowering_options import Choices, Part
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -294,6 +295,43 @@ def test_operators_with_a_known_fault_are_computed_in_float(tmp_path: Path) -> N
     trials = FaultTrials(spec.reference, spec.source, (), *schemes, Path(spec.reference))
     layer, tanh = open_quantized(spec).counterparts
     assert [{part.tensor for part in parts} for parts in trials()] == [{tanh}, {layer, tanh}]
+
+
+def make_positions(net: Net) -> None:
+    """The known fault broadcast-before-sigmoid-in-litert, of float files."""
+    shape = (2, 4, 8)
+    x = net.add_tensor(shape, "x")
+    total = net.call("ADD", (x, net.draw(4, 8)), shape, "AddOptions")
+    net.end([x], [net.call("LOGISTIC", (total,), shape)])
+
+
+def test_what_a_rewrite_changes_in_the_float_model_is_computed_in_float(tmp_path: Path) -> None:
+    spec = write_pair(tmp_path, make_positions)
+    total, _ = open_quantized(spec).counterparts
+    model = open_quantized(spec, ["expand-constant"])
+    data = model.write(())
+    in_float = ["DEQUANTIZE float32", "ADD float32", "QUANTIZE int8"]
+    assert list_calls(data) == [*in_float, "LOGISTIC int8"]
+    after = read_model(data)
+    (added,) = (call for call in after.subgraphs[0].operators if len(call.inputs) == 2)
+    shapes = [after.subgraphs[0].tensors[number].shape.tolist() for number in added.inputs]
+    assert shapes == [[2, 4, 8], [2, 4, 8]]
+    unchanged = open_quantized(spec).write(choose(total).parts)
+    outputs = [run(written, model.judged.sets) for written in (data, unchanged)]
+    np.testing.assert_array_equal(*outputs)
+    # A part is computed in float beside it, and is one of what the rewrite changed only once.
+    result = model.graph.names[int(model.entry.outputs[0])]
+    both = [*in_float[:-1], "LOGISTIC float32", "QUANTIZE int8"]
+    assert list_calls(model.write(choose(total, result).parts)) == both
+
+
+def test_a_rewrite_of_a_quantized_file_is_proven_on_its_float_model(tmp_path: Path) -> None:
+    spec = write_pair(tmp_path, make_positions)
+    recipes = (("expand-constant",), ("reach-rows",))
+    applied, absent = Trials(spec.reference, spec.source, recipes)()
+    assert (applied.applies, applied.fault, applied.difference) == (True, "", 0.0)
+    assert [change.rewrite for change in applied.changes] == ["expand-constant"]
+    assert not absent.applies
 
 
 STATES = "keeps values between its runs"

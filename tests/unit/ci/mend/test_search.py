@@ -73,6 +73,7 @@ BOTH = ["helps", "helps, cures", "helps, mask"]
 MIXED = {"mixes": True, "schemes": ["16a8w"]}
 BY, OBSERVED = "calibration by histogram", {"observers": ["histogram"]}
 LAST = f"{BY}, add 16a8w"
+MIXED_FIRST = ["add 16a8w", "cures"]
 UNFAITHFUL = NOISE.find("not faithful")
 LOSSY = QUANTIZED_BADLY.find("not quantized well")
 
@@ -95,6 +96,7 @@ LOSSY = QUANTIZED_BADLY.find("not quantized well")
         ({"16a8w": 41}, LOSSY, {"schemes": ["16a8w"], "floor_db": 42}, [..., "16a8w"], "unchanged"),
         ({"unchanged": 39, "16a8w": 41}, LOSSY, MIXED, [..., "16a8w"], "16a8w"),
         ({"add 16a8w": 39}, LOSSY, {"mixes": True}, [..., "add 16a8w"], "add 16a8w"),
+        ({"cures": 50}, UNFAITHFUL, {"faults": True, "rewrites_last": True}, MIXED_FIRST, "cures"),
         ({BY: 41}, LOSSY, {**MIXED, **OBSERVED}, [..., BY], BY),
         ({BY: 20}, LOSSY, OBSERVED, [..., BY], BY),
         ({LAST: 41, BY: 20}, LOSSY, {**MIXED, **OBSERVED}, [..., LAST], LAST),
