@@ -17,9 +17,10 @@ ON_PHONE = {
     "test_onnx": "a program of ONNX Runtime for Android's shell: its AAR onnxruntime-android-qnn"
     " has libonnxruntime.so and a library for Java, and onnxruntime_perf_test is only in its"
     " sources, from which `build.sh --android` makes it",
-    "test_litert": "a program of LiteRT for Android's shell, and its dispatch library"
-    " libLiteRtDispatch_Qualcomm.so: the AAR has libraries for apps, and benchmark_litert_model is"
-    " only in its sources, from which Bazel makes it",
+    "test_litert": "a program of LiteRT for Android's shell that writes its outputs: Google's"
+    " binaries for Android (litert-cli downloads them) have run_model, libLiteRt.so and"
+    " libLiteRtDispatch_Qualcomm.so, and run_model reads inputs from files, but only prints"
+    " elements of its outputs",
 }
 ON_BOARD = {
     "test_onnx": "a runner of this project for boards: the wheel onnxruntime-qnn 2.7.0 for Linux on"

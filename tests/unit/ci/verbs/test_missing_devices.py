@@ -13,7 +13,7 @@ from provisioning.errors import ExitCode
     [
         ("test-onnx --device adb:", "onnxruntime_perf_test is only in its sources"),
         ("test-onnx --device ssh:board --model net.onnx", "a runner of this project for boards"),
-        ("test-litert --device adb:1 --model net.tflite", "benchmark_litert_model is only in"),
+        ("test-litert --device adb:1 --model net.tflite", "only prints elements of its outputs"),
         ("test-litert --device ssh:board", "libLiteRtDispatch_Qualcomm.so: the wheel"),
     ],
 )
