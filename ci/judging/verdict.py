@@ -366,10 +366,14 @@ def _advise_on_scheme(judgement: Judgement, references: References, limits: Thre
     parted = any(finding.id == PART.id for finding in findings)
     ranges = f": {references.clipped[0]}" if references.clipped else ""
     finer = f"; or {MORE_BITS}" if has_finer(limits.scheme) else ""
-    return advise(
-        "the program is faithful to the quantized model, which is too far from float32",
-        APART if parted else CALIBRATE + ranges + finer,
+    # LiteRT's CPU once computed a PReLU in int16 wrongly, and the NPU was right.
+    differs = any(output.noted for output in judgement.outputs)
+    cause = (
+        "on the CPU, the quantized model is too far from float32, and the program differs from it"
+        if differs
+        else "the program is faithful to the quantized model, which is too far from float32"
     )
+    return advise(cause, APART if parted else CALIBRATE + ranges + finer)
 
 
 def has_finer(scheme: str) -> bool:

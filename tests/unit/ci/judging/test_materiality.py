@@ -11,6 +11,7 @@ import pytest
 from ci.facts.finding import Question
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, OutputJudgement, References, judge_output
+from ci.judging.verdict import judge_outputs
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Clipped, Threshold
 from tests.stand_ins.lanes import predict
@@ -106,6 +107,22 @@ def test_a_program_that_is_nearer_to_float32_than_a_clipped_model_is_not_blamed(
         references = References([expect(FLOAT)], [expect(right)], [noise], clipped)
         reasons = judge_output(references, 0, output, info, LIMITS).findings
         assert [reason.question for reason in reasons] == [question] * 2
+
+
+@pytest.mark.parametrize(
+    ("is_nearer", "cause"), [(False, "is faithful"), (True, "on the CPU, the")]
+)
+def test_a_poor_quantized_model_is_named_and_the_program_is_called_faithful_only_if_it_is(
+    is_nearer: bool, cause: str
+) -> None:
+    right = FLOAT + draw(0.5, 4)
+    noise = predict(right, draw(1e-3, 3, (8, *SHAPE)))
+    references = References([expect(FLOAT)], [expect(right)], [noise])
+    info = TensorInfo("float64", SHAPE[1:])
+    limits = msgspec.structs.replace(LIMITS, min_sqnr_db_all=20.0)
+    verdict = judge_outputs(references, [FLOAT if is_nearer else right], (), [info], limits)
+    assert [finding.question for finding in verdict.findings] == [Question.QUANTIZED]
+    assert cause in verdict.advice.causes[0].text
 
 
 def test_sets_whose_differences_are_smaller_than_the_error_of_the_scheme_are_not_exchanged() -> (
