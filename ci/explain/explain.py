@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 from msgspec import Struct
 
-from ci.explain.frames import find_raising_frame
+from ci.explain.frames import find_below, find_raising_frame
 from ci.explain.quotations import Blocks, has_form_of, unquote
 from ci.explain.rules import (
     DIGITS,
@@ -254,6 +254,8 @@ class _Scan:
                     continue
                 if (values := find_said(rule, line, _decode_head(chunk, start))) is None:
                     continue
+                if rule.has_reason_below:
+                    values = {**values, "below": find_below(chunk, start)}
                 rule_by_start[start] = rule.id
                 # Every line is matched: when a rule was skipped after 1000 lines, its later ones
                 # were reported as errors that no rule matches.
@@ -473,6 +475,8 @@ def find_other(rule: Rule, taken: _Match, scan: _Scan) -> Rule | None:
         if literals and not any(text.strip() in low for text, _, _ in literals):
             continue
         if (values := find_said(candidate, taken.text, taken.text)) is not None:
+            if candidate.has_reason_below:
+                values = {**values, "below": ""}  # these lines are not kept
             lines = [_Match(taken.line, taken.text, values, taken.count, taken.raised_in)]
             if earlier := scan.matches.get(candidate.id):
                 lines.append(earlier)
@@ -629,6 +633,9 @@ def guess_hints(
     # An error that no rule knows shows, as a symptom does, that the run failed. It says less than
     # what QNN refused before, or right after: QNN prints the reason above the refusal.
     lines = [scan.matches[rule.id].line for rule in components]
+    # An exception may quote what QNN printed, as for a job of AI Hub.
+    hint_lines = [scan.matches[hint.id] for hint in hints]
+    lines += [match.line for match in hint_lines if _RAISED.match(match.text)]
     failed_at = max([*lines, _find_raised(scan)])
     refused = [hint for hint in hints if hint.area in _REFUSING]
     last_line = failed_at + REASON_LINES if failed_at else 0

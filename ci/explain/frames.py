@@ -8,15 +8,19 @@ crashed.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 
 NAME_CHARS = 80
+BELOW_BYTES = 600  # below a line, which may have its reason
+REASON_CHARS = 250
 TRACEBACK_BYTES = 2000  # above an exception, in which its last frame has to be
 # Below a frame are its code and marks under a part of that, then the exception.
 _PYTHON_FRAME = re.compile(
     rb"File \"([^\"\n]{1,400})\", line (\d{1,6})(?:, in ([^\n]{1,100}))?\n((?:[^\n]*\n){0,4})\Z"
 )
+_REASON_BELOW = re.compile(r"(?:> |[ \t]{2,}(?:> )?)\S")
 _CODE = re.compile(rb"[^\n]{0,200}?\s{4,}([^\s~^][^\n]{1,200})")
 _ADDRESS = r"0x[0-9a-f]{3,16}"
 _FUNCTION = r"(?P<function>[A-Za-z_~?][^\n]{0,300}?)"  # of C++, with spaces
@@ -96,6 +100,16 @@ def find_frame(line: str) -> Mapping[str, str]:
             "library": library[:NAME_CHARS] or "the program",
         }
     return {}
+
+
+def find_below(chunk: bytes, start: int) -> str:
+    """Return what the lines below the one at ``start`` say, or "". CMake indents the reason below
+    the line with the place, and Gradle starts it with ``> ``."""
+    end = chunk.find(b"\n", start)
+    below = chunk[end + 1 : end + 1 + BELOW_BYTES].decode("utf-8", "replace") if end >= 0 else ""
+    lines = itertools.takewhile(_REASON_BELOW.match, below.splitlines())
+    text = " ".join(line.strip().removeprefix("> ") for line in lines)
+    return f": {text[:REASON_CHARS]}" if text else ""
 
 
 def find_raising_frame(chunk: bytes, start: int) -> str:

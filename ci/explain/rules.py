@@ -274,7 +274,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     matches error lines that name one of these source files of the program that wrote them; a ``*``
     in a name stands for any text, and ``{reason}`` for the message. A rule with ``is_frame``
     matches lines of a backtrace that name a function or a library which is not the system's:
-    ``{function}`` and ``{library}``.
+    ``{function}`` and ``{library}``. The lines below one that a rule with ``has_reason_below``
+    matches have the reason: ``{below}`` stands for a colon and their text.
 
     ``number`` is that of its id, such as QNN1203, and never changes. ``headline`` has at most
     HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the file with the tried remedy,
@@ -309,6 +310,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     errno: bool = False
     files: tuple[str, ...] = ()
     is_frame: bool = msgspec.field(default=False, name="frame")
+    has_reason_below: bool = msgspec.field(default=False, name="reason_below")
     versions: str = ""
     role: Role = Role.CAUSE
     consequence_of: tuple[str, ...] = ()

@@ -640,6 +640,35 @@ def test_an_exception_that_no_rule_knows_is_shown_with_the_line_that_raised_it(
     )
 
 
+@pytest.mark.parametrize(
+    ("lines", "detail"),
+    [
+        (
+            ("CMake Error at frob.cmake:12 (message):", "  no frob at", "  /opt/frob", "", "--"),
+            "frob.cmake:12: no frob at /opt/frob",
+        ),
+        (("CMake Error at frob.cmake:12 (message):", "later"), "frob.cmake:12"),
+        (("CMake Error at frob.cmake:12 (message):",), "frob.cmake:12"),
+        (
+            (
+                "Execution failed for task ':app:frob'.",
+                "> A frob failed",
+                "   > no frob",
+                "",
+                "* Try:",
+            ),
+            ":app:frob: A frob failed no frob",
+        ),
+        (("CMake Error at f.cmake:1 (message):", f"  {'no ' * 999}"), f"f.cmake:1: {'no ' * 83}n"),
+    ],
+)
+def test_the_reason_that_cmake_and_gradle_print_below_the_place_belongs_to_it(
+    lines: tuple[str, ...], detail: str
+) -> None:
+    (cause,) = say(*lines).causes
+    assert cause.detail == detail
+
+
 STOPPED = "ninja: build stopped: subcommand failed."
 FOREIGN = "/x/frob.cpp:33:5: error: no matching function for call to 'frob'"
 QNN_ERROR = "QnnDsp <E> the frob of this graph is not known"
