@@ -495,13 +495,16 @@ def _choose_qnn(unit: AppUnit) -> Dependency | None:
 
 @APPS.check("QNN885")
 def see_no_qnn_package(unit: AppUnit) -> Iterator[Seen]:
-    """Report a package that needs QNN's libraries, in an app to which nothing brings them."""
+    """Report a package that needs QNN's libraries, in an app to which nothing brings them. The
+    packages that bring them get them from qnn-runtime, which a build file may exclude."""
     dependencies = _list_dependencies(unit)
     has_qnn = any(file.name.startswith("libQnn") for file in unit.qnn_libraries)
-    if has_qnn or any(dependency.package.brings_qnn for dependency in dependencies):
-        return
+    is_excluded = unit.gradle is not None and unit.gradle.drops_runtime
     for dependency in dependencies:
-        if dependency.package.needs_qnn and unit.gradle:
+        package = dependency.package
+        has_qnn |= package.is_qnn or (package.brings_qnn and not is_excluded)
+    for dependency in dependencies if not has_qnn else ():
+        if (dependency.package.needs_qnn or dependency.package.brings_qnn) and unit.gradle:
             yield seen(dependency.text, f"{unit.name}: {unit.gradle.file}")
 
 
@@ -831,7 +834,7 @@ def see_other_dispatch(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check("QNN878")
 def see_wrong_device_group(unit: AppUnit) -> Iterator[Seen]:
     """Report compiled models in an AI pack's directory for devices with another SoC."""
-    for asset, facts in unit.list_compiled():
+    for asset, facts in unit.list_programs():
         names = {target.soc for target in facts.targets}
         group = DEVICE_GROUP.match(asset.shown)
         if group and names and not any(is_same_soc(group[1], name) for name in names):

@@ -26,12 +26,15 @@ from ci.inspect.gradle import (
     OF_PLUGINS,
     Gradle,
     add_conventions,
-    applies_own_plugin,
     join_modules,
+    list_app_plugins,
     list_modules,
+    list_plugins,
+    list_variables,
     parse_gradle,
     read_build,
     read_catalog,
+    read_plugin_ids,
     read_variables,
 )
 from ci.inspect.packs import is_pack, read_build_text, read_groups
@@ -238,29 +241,39 @@ def _read_builds(root: Path, texts: Mapping[Path, str]) -> dict[str, Gradle]:
     ``:app``."""
     catalog = read_catalog(root.parent) | read_catalog(root)
     variables = {**read_variables(root.parent), **read_variables(root)}
-    conventions = _read_conventions(root, texts)
+    plugin_builds = [text for text in texts.values() if OF_PLUGINS.search(text)]
+    sources = _read_plugin_sources(root, texts)
+    for text in sources.values():  # object Versions { const val qnn = "2.37.1" } of buildSrc
+        variables = {**list_variables(text), **variables}
+    conventions = parse_gradle("", "\n".join(sources.values()), {}) if sources else None
+    app_plugins = list_app_plugins(plugin_builds, sources)
+    plugin_ids = read_plugin_ids(root.parent) | read_plugin_ids(root)
     builds = {}
     for module, text in texts.items():
         if build := read_build(module, catalog, variables):
-            if conventions and applies_own_plugin(text):
+            own_plugins = {plugin_ids.get(plugin, plugin) for plugin in list_plugins(text)}
+            if conventions and own_plugins:
                 build = add_conventions(build, conventions)
+            if not app_plugins.isdisjoint(own_plugins):
+                build = replace(build, is_app=True)
             builds[_name_module(root, module)] = build
     return builds
 
 
-def _read_conventions(root: Path, texts: Mapping[Path, str]) -> Gradle | None:
-    """Return what the sources of the project's Gradle plugins state, in buildSrc and in builds such
-    as build-logic; None if it has no such sources."""
+def _read_plugin_sources(root: Path, texts: Mapping[Path, str]) -> dict[str, str]:
+    """Return the sources of the project's Gradle plugins by file name, in buildSrc and in builds
+    such as build-logic. Of files with the same name, the texts are joined."""
     folders = [module for module, text in texts.items() if OF_PLUGINS.search(text)]
-    sources = []
+    paths = []
     for folder in (*folders, root / "buildSrc"):
         for suffix in PLUGIN_SOURCES:
-            sources += sorted(folder.glob(f"src/main/*/**/*{suffix}"))
-    plugin_texts = []
-    for path in sources[:MAX_PLUGIN_SOURCES]:
+            paths += sorted(folder.glob(f"src/main/*/**/*{suffix}"))
+    sources: dict[str, str] = {}
+    for path in paths[:MAX_PLUGIN_SOURCES]:
         with suppress(OSError, ValueError):
-            plugin_texts.append(read_text(path, "replace", MAX_BYTES))
-    return parse_gradle("", "\n".join(plugin_texts), {}) if plugin_texts else None
+            text = read_text(path, "replace", MAX_BYTES)
+            sources[path.name] = f"{sources.get(path.name, '')}\n{text}"
+    return sources
 
 
 def _list_jni_folders(module: Path, gradle: Gradle) -> Iterator[Path]:

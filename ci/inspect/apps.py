@@ -377,9 +377,16 @@ class AppUnit:
     def list_compiled(self) -> Iterator[tuple[PackedFile, FileFacts]]:
         """Yield each LiteRT model that is compiled for Qualcomm's NPU, or bundle with such models,
         and its facts. Damaged ones are left out."""
+        for program, facts in self.list_programs():
+            if facts.path.suffix in LITERT:
+                yield program, facts
+
+    def list_programs(self) -> Iterator[tuple[PackedFile, FileFacts]]:
+        """Yield each program that is compiled for Qualcomm's NPU, and its facts. Damaged ones are
+        left out."""
         files = dict(self.placed())
         for facts in self.tree.lowered:
-            if facts.path.suffix in LITERT and not facts.defect:
+            if not facts.defect:
                 yield files[facts.relative], facts
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -92,6 +92,11 @@ RESET = re.compile(r"\breset\s*\(")  # without it, include adds to all ABIs
 INCLUDED = re.compile(rf"\binclude{STRINGS}")
 # Of resolutionStrategy: Gradle takes this version, even if another dependency needs a newer one.
 FORCED = re.compile(rf"\bforce{STRINGS}")
+# api(...) { exclude(group = "com.qualcomm.qti", module = "qnn-runtime") }: no libraries of QNN
+DROPS_RUNTIME = re.compile(
+    r"\bexclude[\s(]{1,9}group\s{0,9}[:=]\s{0,9}[\"']com\.qualcomm\.qti[\"']"
+    r"(?!\s{0,9},\s{0,9}module\s{0,9}[:=]\s{0,9}[\"'](?!qnn-runtime[\"']))"
+)
 # Dependencies of tests, of debug builds and of the compiler, which are not in a released app.
 NOT_RELEASED = re.compile(
     r"\b(?:(?:test|androidTest|debug)\w*(?:Implementation|Api|RuntimeOnly)|\w*[cC]ompileOnly)\b[^\n;]*"
@@ -109,9 +114,21 @@ VARIABLE = re.compile(
     r"[\"']([\w.+-]{1,60})[\"']"
 )
 PROPERTY = re.compile(r"(?m)^[ \t]*([A-Za-z_][\w.]*)[ \t]*[=:][ \t]*([\w.+-]{1,60})[ \t]*$")
-# "a:b:$ort", "a:b:${rootProject.ext.ort}", "a:b:${property("ort")}"
+# "a:b:$ort", "a:b:$rootProject.ext.ort", "a:b:${rootProject.ext.ort}", "a:b:${property("ort")}"
 USE = re.compile(
-    r"\$(?:\{[^{}\n]{0,80}?\b([A-Za-z_]\w{0,60})(?:[\"'][\])])?\}|([A-Za-z_]\w{0,60})\b)"
+    r"\$(?:\{[^{}\n]{0,80}?\b([A-Za-z_]\w{0,60})(?:[\"'][\])])?\}"
+    r"|(?:(?:rootProject|project)\.)?(?:(?:ext|extra)\.)?([A-Za-z_]\w{0,60})\b)"
+)
+# (group = "a", name = "b", version = "1"), group: 'a', name: 'b', version: ort
+NAMED = re.compile(
+    r"\bgroup\s{0,9}[:=]\s{0,9}[\"']([\w.-]{1,100})[\"']\s{0,9},"
+    r"\s{0,9}name\s{0,9}[:=]\s{0,9}[\"']([\w.-]{1,100})[\"']"
+    r"(?:\s{0,9},\s{0,9}version\s{0,9}[:=]\s{0,9}(?:[\"']([\w.$+-]{1,60})[\"']|([A-Za-z_]\w{0,60})))?"
+)
+# ("a:b") { version { strictly("1") } }
+RICH = re.compile(
+    r"[\"']([\w.-]{1,100}:[\w.-]{1,100})[\"'][\s)]{0,9}\{\s{0,20}version\s{0,9}\{\s{0,20}"
+    r"(?:strictly|require|prefer)[\s(]{0,9}(?:[\"']([\w.$+-]{1,60})[\"']|([A-Za-z_]\w{0,60}))"
 )
 JOINED = re.compile(r":[\"']\s{0,9}\+\s{0,9}([\w.]+)")  # "a:b:" + ort
 NO_VARIABLES: Mapping[str, str] = {}
@@ -124,6 +141,14 @@ APPLIED = re.compile(
     r"\b(?:id[\s(]{1,9}|apply[\s(]{1,9}plugin\s{0,9}[:=]\s{0,9})[\"']([\w.-]{1,100})[\"']"
     r"|\balias\s{0,9}\(\s{0,9}libs\.plugins\.([\w.]{1,100})"
 )
+# register("app") { id = "own.app"; implementationClass = "own.AppPlugin" }
+REGISTERED = re.compile(
+    r"\bid\s{0,9}=\s{0,9}[\"']([\w.-]{1,100})[\"'][^{}]{0,200}?"
+    r"\bimplementationClass\s{0,9}=\s{0,9}[\"']([\w.]{1,200})[\"']"
+    r"|\bimplementationClass\s{0,9}=\s{0,9}[\"']([\w.]{1,200})[\"'][^{}]{0,200}?"
+    r"\bid\s{0,9}=\s{0,9}[\"']([\w.-]{1,100})[\"']"
+)
+PACKAGE = re.compile(r"(?m)^package[ \t]{1,9}([\w.]{1,100})")
 PUBLIC_PLUGIN = re.compile(r"(?:com[.](?:android|google)|org[.]jetbrains|kotlin|android)\b")
 ACCESSOR = re.compile(r"\blibs\.([\w.]+)")
 COORDINATES = re.compile(r"([\w.-]+):[\w.-]+(?::[\w.@$-]*)?")
@@ -157,7 +182,8 @@ class Gradle:
     ``splits`` are the ABIs for which it splits the app. ``jni_folders`` are those with libraries
     besides src/main/jniLibs. ``has_others`` is whether it depends on
     anything else that may contain native libraries: a file, or a package that is not one of
-    Android's or Kotlin's own; after join_modules, also a module that is not in the project."""
+    Android's or Kotlin's own; after join_modules, also a module that is not in the project.
+    ``drops_runtime`` is whether it excludes qnn-runtime from what its packages bring."""
 
     file: str
     is_app: bool = False
@@ -175,6 +201,7 @@ class Gradle:
     forced: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     has_others: bool = False
+    drops_runtime: bool = False
 
     def keeps(self, path: str) -> bool:
         """Return whether Gradle keeps the symbols of ``lib/ABI/NAME``."""
@@ -250,12 +277,16 @@ def read_variables(root: Path) -> Variables:
     variables: dict[str, str] = {}
     for name in BUILD_FILES:
         with suppress(OSError, ValueError):
-            text = _drop_comments(read_text(root / name, "replace", MAX_BYTES))
-            variables.update(VARIABLE.findall(text))
+            variables.update(list_variables(read_text(root / name, "replace", MAX_BYTES)))
     with suppress(OSError, ValueError):
         text = read_text(root / "gradle.properties", "replace", MAX_BYTES)
         variables.update(PROPERTY.findall(text))
     return variables
+
+
+def list_variables(text: str) -> Variables:
+    """Return the variables with a text as value in a build file, or in the sources of a plugin."""
+    return dict(VARIABLE.findall(_drop_comments(text)))
 
 
 def _drop_comments(text: str) -> str:
@@ -263,8 +294,11 @@ def _drop_comments(text: str) -> str:
 
 
 def _fill_variables(text: str, variables: Variables) -> str:
-    """Return the text of a build file with the values of variables in its texts."""
+    """Return the text of a build file with the values of variables in its texts, and with packages
+    as coordinates whose parts it names one by one."""
     text = JOINED.sub(lambda match: f":${{{match[1]}}}'", text)
+    text = NAMED.sub(lambda match: f"'{match[1]}:{match[2]}{_spell_version(match)}'", text)
+    text = RICH.sub(lambda match: f"'{match[1]}{_spell_version(match)}' {{ {{ (", text)
     values = {**variables, **dict(VARIABLE.findall(text))}
     return USE.sub(lambda match: values.get(match[1] or match[2], match[0]), text)
 
@@ -303,13 +337,42 @@ def parse_gradle(
         forced=forced,
         modules=tuple(dict.fromkeys(modules)),
         has_others=depends_on_others(text, catalog),
+        drops_runtime=bool(DROPS_RUNTIME.search(text)),
     )
 
 
-def applies_own_plugin(text: str) -> bool:
-    """Return whether a build file applies a plugin that may be the project's own."""
+def _spell_version(match: re.Match[str]) -> str:
+    """Return the version in the last two groups, a text or the name of a variable, as the end of a
+    coordinate."""
+    text, name = match.groups()[-2:]
+    return f":{text}" if text else f":${name}" if name else ""
+
+
+def list_plugins(text: str) -> list[str]:
+    """Return the ids, and the accessors of a version catalog, of the plugins that a build file
+    applies and that may be the project's own."""
     ids = [quoted or alias for quoted, alias in APPLIED.findall(_drop_comments(text))]
-    return any(not PUBLIC_PLUGIN.match(plugin) for plugin in ids)
+    return [plugin for plugin in ids if not PUBLIC_PLUGIN.match(plugin)]
+
+
+def list_app_plugins(build_texts: Iterable[str], sources: Mapping[str, str]) -> set[str]:
+    """Return the ids of a project's plugins that build an app. ``sources`` are the texts of the
+    plugins' sources by file name; ``build_texts`` are those of the builds that register classes of
+    them. A script has the id of its name, without what follows ``.gradle``."""
+    of_apps = set()
+    for name, text in sources.items():
+        if APPLICATION.search(_drop_comments(text)):
+            script, is_script, _ = name.partition(".gradle")
+            of_apps.add(script if is_script else name.partition(".")[0])
+            if is_script and (package := PACKAGE.search(text)):
+                of_apps.add(f"{package[1]}.{script}")
+    ids = set(of_apps)
+    for text in build_texts:
+        for first_id, first_class, second_class, second_id in REGISTERED.findall(text):
+            class_name = (first_class or second_class).rpartition(".")[2]
+            if class_name in of_apps:
+                ids.add(first_id or second_id)
+    return ids
 
 
 def add_conventions(build: Gradle, conventions: Gradle) -> Gradle:
@@ -442,7 +505,13 @@ def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
         builds[module_path].has_others or not builds.keys() >= {*builds[module_path].modules}
         for module_path in paths
     )
-    return replace(builds[path], packages=tuple(dict.fromkeys(packages)), has_others=has_others)
+    keeping = [builds[name] for name in paths if not builds[name].drops_runtime]
+    return replace(
+        builds[path],
+        packages=tuple(dict.fromkeys(packages)),
+        has_others=has_others,
+        drops_runtime=len(keeping) < len(paths) and not any(build.packages for build in keeping),
+    )
 
 
 def depends_on_others(text: str, catalog: Catalog) -> bool:
@@ -481,6 +550,19 @@ def read_catalog(root: Path) -> dict[str, tuple[str, ...]]:
             if bundled := [packages[name] for name in names if name in packages]:
                 catalog[f"bundles.{_name_accessor(alias)}"] = tuple(bundled)
         return catalog
+    return {}
+
+
+def read_plugin_ids(root: Path) -> dict[str, str]:
+    """Return the ids of plugins in the version catalog of a Gradle project, by the accessors that
+    build files use."""
+    with suppress(DocumentError), decoding():
+        text = read_text(root / "gradle" / "libs.versions.toml", "replace", MAX_BYTES)
+        ids = {}
+        for alias, entry in _as_table(tomllib.loads(text).get("plugins")).items():
+            plugin = entry if isinstance(entry, str) else _as_table(entry).get("id")
+            ids[_name_accessor(alias)] = str(plugin).partition(":")[0]
+        return ids
     return {}
 
 

@@ -808,3 +808,34 @@ def test_thousands_of_files_are_shown_where_users_know_them(tmp_path: Path) -> N
     paths = f"{tmp_path}/assets/1/other, {tmp_path}/lib/{QNN_ABI}, {tmp_path}"
     place = f"lib/{QNN_ABI} of a.apk"
     assert unit.show(paths) == f"{place}/assets/1/other, {place}, {place}"
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"), [("SM8750", ["QNN878"]), ("SM8650", []), ("other", [])]
+)
+def test_a_context_binary_in_a_pack_has_to_be_for_the_socs_of_its_group(
+    group: str, expected: list[str], tmp_path: Path
+) -> None:
+    name = f"{GROUP}{group}/m.bin" if group != "other" else "assets/model#group_other/m.bin"
+    make = apk(SET, other_files={name: V75})
+    (app,) = read(make(tmp_path / "a"), tmp_path / "b")
+    assert [finding.id for finding in judge_unit(app, []) if finding.id == "QNN878"] == expected
+
+
+ORT = "com.microsoft.onnxruntime:onnxruntime-android-qnn:1.26.0"
+EXCLUDED = "{ exclude(group = 'com.qualcomm.qti', module = 'qnn-runtime') }"
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (f"api('{ORT}') {EXCLUDED}", ["QNN885"]),
+        (f"api('{ORT}') {EXCLUDED}; api('com.qualcomm.qti:qnn-runtime:2.49.0')", []),
+        (f"api('{ORT}')", []),
+    ],
+)
+def test_a_package_without_its_runtime_brings_no_qnn(
+    build: str, expected: list[str], tmp_path: Path
+) -> None:
+    (app,) = read(sources(LEGACY, KEEPS, build, libraries={})(tmp_path / "a"), tmp_path / "b")
+    assert [finding.id for finding in judge_unit(app, []) if finding.id == "QNN885"] == expected

@@ -429,3 +429,53 @@ def test_an_app_has_the_native_libraries_that_the_manifests_of_its_modules_decla
     (unit,) = read(write_files(tmp_path / "shop", files), tmp_path / "scratch")
     assert unit.manifest
     assert unit.manifest.native_libraries == {"libcdsprpc.so": False}
+
+
+APP_SCRIPT = 'plugins { id("com.android.application") }'
+LIBRARY_SCRIPT = 'plugins { id("com.android.library") }'
+REGISTRATION = 'register("a") { id = "own.app"; implementationClass = "own.AppPlugin" }'
+REVERSED = 'register("a") { implementationClass = "own.AppPlugin"; id = "own.app" }'
+CLASS = 'class AppPlugin : Plugin<Project> { apply("com.android.application") }'
+
+
+@pytest.mark.parametrize(
+    ("applied", "files"),
+    [
+        ('id("own.app")', {"kotlin/own.app.gradle.kts": APP_SCRIPT}),
+        ('id("own.app")', {"groovy/own.app.gradle": APP_SCRIPT}),
+        ('id("own.app")', {"kotlin/own/app.gradle.kts": f"package own\n{APP_SCRIPT}"}),
+        ("alias(libs.plugins.own)", {"kotlin/own.app.gradle.kts": APP_SCRIPT}),
+        ('id("own.app")', {"kotlin/AppPlugin.kt": CLASS, "": REGISTRATION}),
+        ('id("own.app")', {"kotlin/AppPlugin.kt": CLASS, "": REVERSED}),
+    ],
+)
+def test_a_module_is_an_app_if_a_plugin_of_the_project_builds_one(
+    applied: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    build = files.get("", "")
+    sources = {f"logic/src/main/{name}": text for name, text in files.items() if name}
+    write_files(
+        tmp_path / "a",
+        {
+            "settings.gradle.kts": 'include(":app", ":npu")',
+            "gradle/libs.versions.toml": '[plugins]\nown = { id = "own.app" }\n',
+            "logic/build.gradle.kts": f"plugins {{ `kotlin-dsl` }}\n{build}",
+            "logic/src/main/kotlin/own.library.gradle.kts": LIBRARY_SCRIPT,
+            **sources,
+            "app/build.gradle.kts": f"plugins {{ {applied} }}\napi(project(':npu'))",
+            "npu/build.gradle.kts": 'plugins { id("own.library") }\napi("x:qnn:1")',
+        },
+    )
+    (unit,) = read(tmp_path / "a", tmp_path / "b")
+    assert (unit.name, unit.gradle and unit.gradle.packages) == ("app", ("x:qnn:1",))
+
+
+def test_constants_of_buildsrc_are_variables(tmp_path: Path) -> None:
+    files = {
+        "settings.gradle.kts": 'include(":app")',
+        "buildSrc/src/main/kotlin/Deps.kt": 'object Versions { const val qnn = "2.37.1" }',
+        "app/build.gradle.kts": f'{APP_SCRIPT}\napi("x:qnn:${{Versions.qnn}}")',
+    }
+    (unit,) = read(write_files(tmp_path / "a", files), tmp_path / "b")
+    assert unit.gradle
+    assert unit.gradle.packages == ("x:qnn:2.37.1",)

@@ -73,11 +73,21 @@ def parse(text: str) -> Gradle:
         ("ext { v = '1.2' }; api \"x:qnn:${rootProject.ext.v}\"", "packages", ("x:qnn:1.2",)),
         ("api('x:qnn:${property(\"npu\")}')", "packages", ("x:qnn:3",)),
         ("api('x:qnn:$gone')", "packages", ("x:qnn:$gone",)),
+        ("ext { v = '1.2' }; api \"x:qnn:$rootProject.ext.v\"", "packages", ("x:qnn:1.2",)),
+        ("api(group = 'x', name = 'qnn', version = '1.2')", "packages", ("x:qnn:1.2",)),
+        ("def v = '3'; api group: 'x', name: 'qnn', version: v", "packages", ("x:qnn:3",)),
+        ("api(group = 'x', name = 'qnn')", "packages", ("x:qnn",)),
+        ("val v = '4'; api('x:qnn') { version { strictly(v) } }", "packages", ("x:qnn:4",)),
+        ("api('x:qnn') { version { strictly '5' } }", "packages", ("x:qnn:5",)),
         ("// val npu = '4'\napi('x:qnn:$npu')", "packages", ("x:qnn:3",)),
         ("jniLibs.srcDirs = ['a', \"$projectDir/b\"]", "jni_folders", ("a", "b")),
         ("jniLibs { srcDir(file('a')) }", "jni_folders", ("a",)),
         ("jniLibs.srcDirs = [a]", "has_others", True),
         ("externalNativeBuild { cmake { path 'a' } }", "has_others", True),
+        ("exclude(group = 'com.qualcomm.qti', module = 'qnn-runtime')", "drops_runtime", True),
+        ("exclude group: 'com.qualcomm.qti'", "drops_runtime", True),
+        ("exclude group: 'com.qualcomm.qti', module: 'other'", "drops_runtime", False),
+        ("exclude group: 'org.other', module: 'qnn-runtime'", "drops_runtime", False),
         ("api(project(':npu')); api(projects.npuCore.io)", "modules", (":npu", ":npu-core:io")),
     ],
 )
@@ -245,6 +255,8 @@ def test_build_file_that_is_too_large_or_none_is_not_read(tmp_path: Path) -> Non
         "$a.",
         "name ",
         "ext.a = '",
+        "group = 'a', ",
+        "'a:b') { version {",
     ],
 )
 def test_hostile_build_file_takes_little_time(part: str) -> None:
@@ -273,3 +285,19 @@ def test_a_module_has_the_packages_of_those_that_it_depends_on() -> None:
     builds[":app"] = parse("force('x:qnn:1'); api(project(':npu'))")
     assert join_modules(":app", builds).packages == ("x:qnn:1",)
     assert join_modules(":io", builds).packages == ("x:qnn:1", "x:qnn:2")
+
+
+@pytest.mark.parametrize(
+    ("app", "npu", "expected"),
+    [
+        ("api('x:qnn:1')", "exclude group: 'com.qualcomm.qti'", False),
+        ("", "exclude group: 'com.qualcomm.qti'; api('x:qnn:1')", True),
+        ("exclude group: 'com.qualcomm.qti'; api('x:qnn:1')", "", True),
+        ("api('x:qnn:1')", "", False),
+    ],
+)
+def test_an_app_lacks_the_runtime_if_each_module_with_packages_excludes_it(
+    app: str, npu: str, expected: bool
+) -> None:
+    builds = {":app": parse(f"api(project(':npu')); {app}"), ":npu": parse(npu)}
+    assert join_modules(":app", builds).drops_runtime is expected
