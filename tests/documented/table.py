@@ -380,7 +380,7 @@ ROWS = (
     Row("qnn-ci inspect", "SM8650, V75", before=(readers.program,)),
     Row("qnn-ci explain QNN1608", "AEE_EUNABLETOLOAD"),
     Row(
-        "qnn-ci explain QNN2001",
+        "explain QNN2001",
         "states  The program's error is above",
     ),
     Row(
