@@ -62,6 +62,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}.json").write_bytes(msgspec.json.encode(plan))
     (tmp_path / "qnn.toml").write_text(POLICY + MIXTURE)
     (tmp_path / "both.toml").write_text(f'{POLICY}[models.o]\npath = "net.onnx"\n')
+    (tmp_path / "traced.toml").write_text(
+        f'{POLICY}[models.m.lowering]\nprofile_level = "detailed"\n'
+    )
     (tmp_path / "lpai.toml").write_text(f"{POLICY}[models.m.run]\nlpai_fps = 30\n")
     return tmp_path
 
@@ -83,6 +86,16 @@ def test_a_policy_that_was_found_is_sent_to_the_lane_of_its_files(
     (place / "qnn.toml").write_text(TFLITE)
     assert main(["test-onnx"]) == ExitCode.USAGE
     assert "run `python -m ci test-litert --model net`" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_policy_that_is_a_directory_is_replaced_by_another(
+    place: Path, typed_hints: Typist, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "qnn.toml").unlink()
+    (place / "qnn.toml").mkdir()
+    assert main(["test-emulator"]) == ExitCode.USAGE
+    message = " ".join(capsys.readouterr().err.split())
+    assert "or `--policy default` to test this project's own suite" in message
 
 
 PLANTED = {
