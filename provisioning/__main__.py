@@ -23,8 +23,23 @@ HELP = {
 # Verbs of an earlier release, with the arguments that replace them.
 RENAMED = {"cache-key": "cache key", "gc": "cache gc"}
 SESSIONS = {"fetch": "provision", "doctor": "validate"}
+EXAMPLES = {
+    "fetch": ("emulator", "qnn-sdk:headers,host --to mirror"),
+    "path": ("qnn-runtime",),
+    "verify": ("--repair",),
+    "lock": ("qnn-sdk --write",),
+    "update": ("qnn-runtime@2.49.40",),
+    "cache": ("gc",),
+    "env": ("emulator", "emulator --github"),
+    "doctor": ("emulator", "android --soc SM8750 --device"),
+}
 VERBS = {
-    name: Verb(f"provisioning.verbs.{name.replace('-', '_')}", text, SESSIONS.get(name, ""))
+    name: Verb(
+        f"provisioning.verbs.{name.replace('-', '_')}",
+        text,
+        SESSIONS.get(name, ""),
+        examples=EXAMPLES.get(name, ()),
+    )
     for name, text in HELP.items()
 }
 

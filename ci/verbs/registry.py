@@ -31,11 +31,13 @@ VERBS: dict[str, Verb] = {
     "update": Verb(
         "ci.verbs.update",
         "show as a diff what would change if other versions were pinned; --write pins them",
+        examples=("qnn-runtime@2.49.40",),
     ),
     "setup": Verb(
         "ci.verbs.setup",
         "provision and check a profile for the later steps of a CI job",
         environment=choose_setup,
+        examples=("emulator",),
     ),
     "test": Verb(
         "ci.verbs.runtimes",
@@ -98,6 +100,7 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.init",
         "write a policy and a workflow into a repository",
         environment=choose_init,
+        examples=("--model nets/net.py:factory", "--policy-only --model net.tflite"),
     ),
     "build": Verb(
         "ci.verbs.build",
@@ -108,12 +111,18 @@ VERBS: dict[str, Verb] = {
     ),
     "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),
     "report": Verb(
-        "ci.verbs.report", "show a report.json again, or rewrite the report's other files"
+        "ci.verbs.report",
+        "show a report.json again, or rewrite the report's other files",
+        examples=(
+            "reports/test_emulator",
+            "reports/test_emulator --base before/report.json --summary",
+        ),
     ),
     "judge": Verb(
         "ci.verbs.judge",
         "judge the outputs that a run kept, without running it again",
         environment=LOWERING,
+        examples=("kept", "kept --pulled results"),
     ),
     "fuzz": Verb(
         "ci.verbs.fuzz",
@@ -145,9 +154,17 @@ VERBS: dict[str, Verb] = {
         ),
     ),
     "parity": Verb(
-        "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
+        "ci.verbs.parity",
+        "report where Buck and CMake build different things",
+        "parity",
+        examples=("--source executorch", "--source executorch --base origin/main"),
     ),
-    "plan": Verb("ci.verbs.plan", "list the sessions that a change requires, and why", "plan"),
+    "plan": Verb(
+        "ci.verbs.plan",
+        "list the sessions that a change requires, and why",
+        "plan",
+        examples=("--base main --head HEAD", "--head HEAD --out plan.json"),
+    ),
     "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as the matrix of a GitHub workflow"),
     "gate": Verb("ci.verbs.gate", "judge the results of all jobs of a plan together"),
     "stage": Verb(
@@ -155,9 +172,14 @@ VERBS: dict[str, Verb] = {
         "collect the files that a device needs to run programs",
         "stage",
         environment=DEVICE,
+        examples=("--soc SM8650 --runner qnn_executor_runner --runtime sdk --out bundle",),
     ),
     "deploy": Verb(
-        "ci.verbs.deploy", "push a bundle to a phone or a board", "deploy", environment=DEVICE
+        "ci.verbs.deploy",
+        "push a bundle to a phone or a board",
+        "deploy",
+        environment=DEVICE,
+        examples=("--device adb: --bundle bundle", "--any soc=SM8650 --bundle bundle"),
     ),
     "sign": Verb(
         "ci.verbs.sign",
@@ -172,9 +194,13 @@ VERBS: dict[str, Verb] = {
         examples=("net.pte --soc SM8750", "app.apk --soc SM8650 --strict", "--soc SA8775P"),
     ),
     "explain": Verb(
-        "ci.verbs.explain", "name the causes of a failure in a log, with their fixes and sources"
+        "ci.verbs.explain",
+        "name the causes of a failure in a log, with their fixes and sources",
+        examples=("build.log", "QNN2001", "genie.log --bundle bundle"),
     ),
-    "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
+    "completion": Verb(
+        "ci.verbs.completion", "print completions for bash or zsh", examples=("bash",)
+    ),
     "upgrade-report": Verb(
         "ci.verbs.upgrade_report",
         "show what changes with another version of QNN or ExecuTorch",
@@ -185,7 +211,11 @@ VERBS: dict[str, Verb] = {
             "--matrix --known",
         ),
     ),
-    "verify-evidence": Verb("ci.verbs.evidence", "check the evidence that a program passed"),
+    "verify-evidence": Verb(
+        "ci.verbs.evidence",
+        "check the evidence that a program passed",
+        examples=("model.pte --evidence evidence.intoto.json",),
+    ),
 }
 
 

@@ -645,10 +645,10 @@ def describe_verbs(
 def describe_group(caller: Caller, verbs: Mapping[str, Verb], group: VerbGroup) -> str:
     """Return the verbs of a group, each with what it does and examples."""
     blocks = []
-    for name in group.lines:
-        verb = verbs[name]
-        examples = [f"    {caller.command(name, example.split())}" for example in verb.examples]
-        blocks.append("\n".join([f"  {name}: {verb.help}", *examples]))
+    for name, text in group.lines.items():
+        examples = verbs[name].examples
+        lines = [f"    {caller.command(name, example.split())}" for example in examples]
+        blocks.append("\n".join([f"  {name}: {text}", *lines]))
     return "\n\n".join([group.title, *blocks]) + "\n"
 
 

@@ -81,5 +81,7 @@ def test_help_of_a_purpose_lists_its_verbs_with_examples(
         printed = capsys.readouterr().out
         assert printed.startswith(f"{group.title}\n")
         for verb in group.lines:
-            assert f"  {verb}: {VERBS[verb].help}\n" in printed
+            line = f"  {verb}: {group.lines[verb]}\n"
+            assert line in printed
+            assert len(line) <= COLUMNS
             assert all(example in printed for example in VERBS[verb].examples)
