@@ -41,11 +41,12 @@ BLOCKS = (
     (r"\{%", r"%\}"),
 )
 USUAL_TOKENS = 4096  # without max_num_tokens (EngineSettings::MaybeUpdateAndValidate)
+VISION = "tf_lite_vision_encoder"
 DRAFTER, DRAFTER_AUX = "tf_lite_mtp_drafter", "tf_lite_mtp_aux"
 # Types of models, what they need beside them, and what happens without it.
 COMPANIONS = (
-    ("tf_lite_vision_encoder", "tf_lite_vision_adapter", "'TF_LITE_VISION_ADAPTER not found'"),
-    ("tf_lite_vision_adapter", "tf_lite_vision_encoder", "'TF_LITE_VISION_ENCODER not found'"),
+    (VISION, "tf_lite_vision_adapter", "'TF_LITE_VISION_ADAPTER not found'"),
+    ("tf_lite_vision_adapter", VISION, "'TF_LITE_VISION_ENCODER not found'"),
     ("tf_lite_audio_encoder_hw", "tf_lite_audio_adapter", "'TF_LITE_AUDIO_ADAPTER not found'"),
     ("tf_lite_audio_adapter", "tf_lite_audio_encoder_hw", "'TF_LITE_AUDIO_ENCODER_HW not found'"),
     (DRAFTER_AUX, DRAFTER, "nothing is drafted"),
@@ -59,7 +60,12 @@ TURNS_OF_TYPES = {
     4: ("gemma3", "<start_of_turn>"),
     5: ("qwen3", "<|im_start|>"),
     7: ("qwen2p5", "<|im_start|>"),
+    9: ("fast_vlm", "<|im_start|>"),
+    11: ("lfm2", "<|im_start|>"),
 }
+# Types of models that are made for pictures; others have variants for texts alone.
+OF_PICTURES = {9: "fast_vlm", 13: "minicpmv4"}
+RUNTIME_VERSION = re.compile(r"\d+(\.\d+){0,2}([-+.][0-9A-Za-z.]+)?")
 # Fields of SamplerParameters, with the smallest and largest numbers that make sense.
 SAMPLED = {2: ("k", 0, 1 << 20), 3: ("p", 0, 1), 4: ("temperature", 0, 10)}
 DSP_PART = re.compile(r"libQnnHtpV\d+(Stub|Skel)\.so")
@@ -221,6 +227,7 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
         )
         break
     yield from list_separate_caches(file)
+    yield from list_missing_vision(file)
     chosen, *ignored = list_tokenizers(file.bundle)
     for section in ignored:
         yield BundleFault(
@@ -236,6 +243,17 @@ def list_warnings(file: BundleFile) -> Iterator[BundleFault]:
                 "it runs on the CPU, with its own copy of the weights, or not at all",
                 "compile all signatures of the decoder",
             )
+
+
+def list_missing_vision(file: BundleFile) -> Iterator[BundleFault]:
+    """Yield a bundle without an encoder for pictures whose type of model is made for them."""
+    kind = OF_PICTURES.get(file.metadata.model_type)
+    if kind and not any(name_model(each) == VISION for each in file.bundle.sections if each.model):
+        yield BundleFault(
+            f"llm_model_type is {kind}, and there is no {VISION}",
+            "the model is made for pictures, and a message with one is refused",
+            f"pack the bundle again with {VISION} and tf_lite_vision_adapter",
+        )
 
 
 def list_separate_caches(file: BundleFile) -> Iterator[BundleFault]:
@@ -268,7 +286,8 @@ def list_token_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[Bu
             " for: answers repeat the question",
             "pack the bundle again without start_token, if the tokenizer does not add one",
         )
-    if tokens.special_ids and (ordinary := sorted(alone - tokens.special_ids)):
+    blank = {number for number in alone if is_blank(tokens.texts.get(number, ""))}
+    if tokens.special_ids and (ordinary := sorted(alone - tokens.special_ids | blank)):
         yield BundleFault(
             f"the stop token {name_token(tokens, ordinary[0])} is ordinary text",
             "answers end wherever it occurs",
@@ -325,6 +344,12 @@ def list_model_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[Bu
             " ordinary text",
             "pack the bundle again with the llm_model_type of its model, or with generic_model",
         )
+    if metadata.least_runtime and not RUNTIME_VERSION.fullmatch(metadata.least_runtime):
+        yield BundleFault(
+            f"min_runtime_version is {metadata.least_runtime[:40]!r}, which is no version",
+            "LiteRT-LM cannot compare its version with it",
+            "pack the bundle again with a version such as 0.14.0, or without it",
+        )
     unknown = [text for text in CHAT_TOKEN.findall(metadata.texts) if text not in tokens]
     if tokens.special_ids and unknown and not is_other_type:
         yield BundleFault(
@@ -340,6 +365,12 @@ def list_model_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[Bu
                 "LiteRT-LM refuses it, or chooses among all tokens",
                 "correct the number, or leave sampler_params out",
             )
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a token's text is white space alone, as tokenizers of bytes and sentencepiece
+    write it, too: ``Ċ`` is a new line, and ``▁`` a space."""
+    return bool(text) and not text.translate(dict.fromkeys(map(ord, "ĊĠ▁"), " ")).strip()
 
 
 def name_token(tokens: TokenList, number: int) -> str:

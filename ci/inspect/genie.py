@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -26,6 +26,7 @@ from ci.inspect.genie_keys import (
     NEAR,
     OF_DRAFTS,
     check_keys,
+    check_rotations,
     find_section,
     is_number,
     is_of_kind,
@@ -34,6 +35,7 @@ from ci.inspect.genie_keys import (
     name_kind,
     read_keys,
 )
+from ci.inspect.genie_model import ModelFacts, read_model_facts
 from ci.llm.tokenizers import CHAT_TOKEN, find_ends_of_turn, list_token_ids, list_token_texts
 from provisioning.console.command import user_path
 from provisioning.doctor.facts import FileFacts
@@ -127,12 +129,15 @@ def measure_graph(graph: Graph) -> tuple[int, int] | None:
 class Tokenizer:
     """A tokenizer.json of Hugging Face: the smallest size of a vocabulary with all of its ids, the
     ids of its special tokens, and those that end a turn, with their texts. ``special_texts`` are
-    the texts of those that look like tokens of a chat."""
+    the texts of those that look like tokens of a chat, ``added`` the ids of added tokens by their
+    texts, and ``repeated`` is an id that two added tokens have, with their texts."""
 
     vocabulary: int
     special_ids: frozenset[int]
     ends_of_turn: tuple[tuple[int, str], ...] = ()
     special_texts: frozenset[str] = frozenset()
+    added: Mapping[str, int] = field(default_factory=dict)
+    repeated: tuple[int, str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +189,8 @@ class GenieFolder:
     missing one, the third text says what is in the folder instead.
     ``ignored_settings`` are the settings of the HTP that QNN does not read, and ``empty_files`` the
     files without a content that can be used, as (file, reason). ``strange_tokens`` are the tokens
-    that texts for chats write and the tokenizer does not have, as (file, token).
+    that texts for chats write and the tokenizer does not have, as (file, token). ``model`` is what
+    the model's own files in the folder say.
 
     ``soc`` is the SoC that was asked about. ``libraries`` are those of the ``runtime``, None if
     only its version is known. ``strange_keys`` are the keys that its libGenie does not contain, and
@@ -211,6 +217,7 @@ class GenieFolder:
     soc: str = ""
     graph_names: tuple[tuple[str, str], ...] = ()
     other_engines: tuple[GenieFolder, ...] = ()
+    model: ModelFacts = field(default_factory=ModelFacts)
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """Return a section of the dialog, empty if there is none."""
@@ -277,7 +284,8 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     reader = FolderReader(folder)
     runtime, libraries = find_libraries(folder, runtime_name)
     library_keys = find_keys(libraries.genie, document) if libraries and libraries.genie else None
-    faults = [(config.name, fault) for fault in check_keys(document, library_keys or frozenset())]
+    reasons = [*check_keys(document, library_keys or frozenset()), *check_rotations(document)]
+    faults = [(config.name, reason) for reason in reasons]
     tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
     prefix = find_section(document, (DIALOG, "ssd-q1"))
     reader.find(PREFIX_KEY, prefix.get(PREFIX_KEY.rpartition(".")[2]))
@@ -299,6 +307,7 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
         table_bytes=table.stat().st_size if table and table.is_file() else 0,
         soc=soc,
         strange_tokens=tuple(find_strange_tokens(folder, tokenizer)),
+        model=read_model_facts(folder),
     )
     first_engine, *other_engines = list_engines(document)
     first = reader.read_engine(replace(common, config=first_engine))
@@ -551,6 +560,8 @@ class FolderReader:
             special_numbers,
             tuple(find_ends_of_turn(texts)),
             frozenset(filter(CHAT_TOKEN.fullmatch, list_token_texts(document).values())),
+            {text: number for number, text in texts.items()},
+            find_repeated_id(tokens),
         )
 
     def read_devices(self, word: Any) -> Iterator[HtpDevice]:
@@ -567,7 +578,7 @@ class FolderReader:
         except (DocumentError, OSError) as error:
             self.ignored_settings.append((path.name, str(error)))
             return
-        if reason := find_wrong_setting(document):
+        if reason := find_wrong_setting(document) or find_other_kind(document):
             self.ignored_settings.append((path.name, reason))
             return
         for key, value in walk_settings(document):
@@ -581,6 +592,16 @@ class FolderReader:
                 yield HtpDevice(
                     soc_id if isinstance(soc_id, int) else 0, int(hexagon[1]) if hexagon else 0
                 )
+
+
+def find_repeated_id(tokens: Sequence[Mapping[str, Any]]) -> tuple[int, str, str] | None:
+    """Return an id that two added tokens have, with their texts, None if there is none."""
+    texts: dict[int, str] = {}
+    for row in tokens:
+        number, text = row.get("id"), str(row.get("content"))
+        if is_number(number) and texts.setdefault(number, text) != text:
+            return number, texts[number], text
+    return None
 
 
 def find_wrong_setting(document: Mapping[str, Any]) -> str:
@@ -597,6 +618,16 @@ def find_wrong_setting(document: Mapping[str, Any]) -> str:
         if not kind and near:
             return f"{key} is a key that QNN does not know, but {near[0]}"
     return ""
+
+
+def find_other_kind(document: Mapping[str, Any]) -> str:
+    """Return why a document is no settings of the HTP, "" if it has one of their keys."""
+    known = read_keys().settings
+    if DIALOG in document:
+        return "it is the configuration of Genie, and no settings of the HTP"
+    if not document or any(key in known for key, _ in walk_settings(document)):
+        return ""
+    return f"it has no settings of the HTP, but {', '.join(document)[:60]}"
 
 
 def walk_settings(document: object) -> Iterator[tuple[str, Any]]:

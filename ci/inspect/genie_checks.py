@@ -13,7 +13,7 @@ from itertools import pairwise
 from ci.inspect import genie_facts, genie_graphs
 from ci.inspect.compat import Axis, Verdict, judge_compat
 from ci.inspect.genie import BinaryFile, GenieFolder
-from ci.inspect.genie_keys import find_section, list_objects, read_keys
+from ci.inspect.genie_keys import ENGINE, find_section, list_objects, read_keys
 from ci.report.text import name_some
 from provisioning.doctor.registry import Finding, Seen, Subjects, seen
 from provisioning.doctor.survey.context_binaries import TensorSpec
@@ -31,6 +31,7 @@ DIMENSIONS = {
     "pos-id-dim": HTP,
     "rope-dim": "dialog.engine.model.positional-encoding",
 }
+USUAL_DIMENSION = 64  # numbers of a token's rotations, without pos-id-dim and positional-encoding
 # The axes of compat on which a context does not fit a phone, and those on which it does not fit
 # the libraries.
 OF_PHONE = (Axis.HEXAGON, Axis.SOC, Axis.VTCM)
@@ -64,6 +65,10 @@ FOLDERS.each(
     QNN993=genie_facts.see_contradictions,
     QNN994=genie_facts.see_unlike_graphs,
     QNN995=genie_facts.see_other_order,
+    QNN996=genie_facts.see_other_numbers,
+    QNN997=genie_facts.see_other_ends,
+    QNN998=genie_facts.see_repeated_names,
+    QNN999=genie_facts.see_dumps,
 )
 
 
@@ -261,10 +266,18 @@ def see_no_eos(folder: GenieFolder) -> Iterator[Seen]:
 @FOLDERS.check("QNN961")
 def see_dimensions(folder: GenieFolder) -> Iterator[Seen]:
     """Report a kv-dim, pos-id-dim, rope-dim or n-embd that differs from the tensors of the graphs,
-    once each."""
+    once each, and one that is missing. libGenie of QNN 2.51 needs kv-dim, and assumes a pos-id-dim
+    of 64 without any description of the rotations."""
+    graphs = [graph for binary in folder.binaries for graph in binary.graphs]
+    is_described = "positional-encoding" in folder.section(ENGINE, "model")
     for key, place in DIMENSIONS.items():
         value = find_section(folder.config, place.split(".")).get(key)
-        graphs = [graph for binary in folder.binaries for graph in binary.graphs]
+        usual = USUAL_DIMENSION if key == "pos-id-dim" and not is_described else None
+        shown = value
+        if value is None and usual and folder.htp:
+            value, shown = usual, f"{usual}, because it is missing"
+        elif value is None and key == "kv-dim" and folder.htp:
+            value, shown = 0, "missing"
         wrong = [
             (graph, port)
             for graph in graphs
@@ -275,7 +288,7 @@ def see_dimensions(folder: GenieFolder) -> Iterator[Seen]:
             yield seen(
                 f"{place}.{key}",
                 folder.config_file,
-                value=value,
+                value=shown,
                 graph=graph.name,
                 port=port.name,
                 shape=list(port.shape),

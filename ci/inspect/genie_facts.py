@@ -6,17 +6,22 @@ each other. Each check takes the facts of ci.inspect.genie, and reads nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
 
 from ci.inspect.genie import GenieFolder, measure_graph
 from ci.inspect.genie_graphs import CACHE
-from ci.inspect.genie_keys import Relation, find_section, list_objects, read_keys
+from ci.inspect.genie_keys import ENGINE, Relation, find_section, list_objects, read_keys
+from ci.inspect.genie_model import CONFIG
 from provisioning.doctor.registry import Seen, seen
 from provisioning.doctor.survey.context_binaries import Graph, TensorSpec
 
 IDS, EMBEDDINGS = "input_ids", "inputs_embeds"
 ROTATIONS = ("position_ids_cos", "position_ids_sin")
+SCALING_TYPES = ("rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type")
+WITH_CACHES = ("full_attention", "sliding_attention", "chunked_attention")  # layer_types
+TOLERANCE = 1e-6  # of numbers that two files write in their own way
+DUMPS = ("dump-tensors", "dump-outputs")  # dump-specs writes one small file
 ADAPTERS = "dialog.engine.model.binary.lora.adapters.name"
 LACKING: Mapping[str, str] = {
     "tensor": "no graph takes",
@@ -98,9 +103,15 @@ def see_unlike_graphs(folder: GenieFolder) -> Iterator[Seen]:
     outputs are not those of another graph of its part, or of another part for as many tokens."""
     first_of_part: dict[object, Graph] = {}
     first_of_tokens: dict[tuple[int, int], Graph] = {}
+    graphs = [graph for binary in folder.binaries for graph in binary.graphs]
+    masked = next((graph.name for graph in graphs if has_input(graph, takes_mask)), "")
     for binary in folder.binaries:
         for graph in binary.graphs:
             variant = measure_graph(graph)
+            if masked and has_input(graph, CACHE.fullmatch) and not has_input(graph, takes_mask):
+                reason = f"it takes caches and no mask, and {masked} takes one"
+                yield seen(graph.name, binary.name, reason=reason)
+                break
             if variant is None:
                 continue
             reason = find_unlike_ports(graph)
@@ -111,6 +122,16 @@ def see_unlike_graphs(folder: GenieFolder) -> Iterator[Seen]:
             if reason:
                 yield seen(graph.name, binary.name, reason=reason)
                 break
+
+
+def has_input(graph: Graph, is_wanted: Callable[[str], object]) -> bool:
+    """Return whether a graph has an input with such a name."""
+    return any(is_wanted(port.name) for port in graph.inputs)
+
+
+def takes_mask(name: str) -> bool:
+    """Return whether an input is a mask: of all tokens, or of those in a sliding window."""
+    return "mask" in name
 
 
 def compare_variants(graph: Graph, peer: Graph) -> str:
@@ -212,3 +233,103 @@ def see_other_order(folder: GenieFolder) -> Iterator[Seen]:
 def list_layers(ports: Sequence[TensorSpec]) -> list[int]:
     """Return the numbers of the layers that have caches."""
     return sorted({int(match[2]) for port in ports if (match := CACHE.fullmatch(port.name))})
+
+
+def see_other_numbers(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a number of the configuration, or of layers, that the model's config.json has, too,
+    and otherwise. A draft model has another config.json."""
+    model, known = folder.model, read_keys()
+    if not model.config or folder.is_draft:
+        return
+    for number in known.model_numbers:
+        values = [value for _, value in list_objects(folder.config, number.key.split("."), "")]
+        expected = model.find(number.places)
+        # Of several encodings, each for the tensors with its prefix, none is compared.
+        if len(values) != 1 or not is_figure(values[0]) or not is_figure(expected):
+            continue
+        if not math.isclose(values[0], expected, rel_tol=TOLERANCE):
+            yield seen(
+                number.key,
+                CONFIG,
+                value=f"{values[0]:g}",
+                file=CONFIG,
+                expected=f"{expected:g}",
+            )
+    scaling = model.find(SCALING_TYPES)
+    encoding = folder.section(ENGINE, "model").get("positional-encoding", {})
+    is_single = isinstance(encoding, dict) and bool(folder.htp)
+    if is_single and scaling in known.scalings and "rope-scaling" not in encoding:
+        subject = "dialog.engine.model.positional-encoding.rope-scaling"
+        yield seen(subject, CONFIG, value="missing", file=CONFIG, expected=f"rope_type {scaling}")
+    layers, expected = count_layers(folder), model.find(("num_hidden_layers",))
+    if layers and is_figure(expected) and layers != expected and has_caches_in_all(model.config):
+        subject = "the number of layers with caches"
+        text = f"num_hidden_layers {expected}"
+        yield seen(subject, CONFIG, value=layers, file=CONFIG, expected=text)
+
+
+def is_figure(value: object) -> TypeGuard[float]:
+    """Return whether a value of JSON is a number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def count_layers(folder: GenieFolder) -> int:
+    """Return the number of layers that have caches, 0 if a part is missing, or its caches have
+    other names."""
+    if len(folder.binaries) < len(folder.part_names):
+        return 0
+    ports = [port for each in folder.binaries for graph in each.graphs for port in graph.inputs]
+    return len(list_layers(ports))
+
+
+def has_caches_in_all(config: Mapping[str, Any]) -> bool:
+    """Return whether each layer of a model has caches: some share those of others, and layers
+    without attention have none."""
+    kinds = config.get("layer_types")
+    has_others = isinstance(kinds, list) and not {*map(str, kinds)} <= {*WITH_CACHES}
+    return not (has_others or config.get("num_kv_shared_layers"))
+
+
+def see_other_ends(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a configuration that stops at none of the tokens that end a text by a file of the
+    model. Chat models also stop at the end of a turn."""
+    context, tokenizer = folder.section("context"), folder.tokenizer
+    eos, sequences = context.get("eos-token"), folder.section().get("stop-sequence")
+    stops = {*(eos if isinstance(eos, list) else [eos]), context.get("eot-token")}
+    turns = {number for number, _ in tokenizer.ends_of_turn} if tokenizer else set()
+    if eos is None or sequences or stops & turns:
+        return
+    added = tokenizer.added if tokenizer else {}
+    for file, tokens in folder.model.ends:
+        numbers = [added.get(token) if isinstance(token, str) else token for token in tokens]
+        if None not in numbers and not stops & {*numbers}:
+            names = [text for text, number in added.items() if number == numbers[0]]
+            token = f"{numbers[0]} ({names[0]})" if names else str(numbers[0])
+            yield seen("dialog.context.eos-token", file, token=token, file=file)
+            return
+
+
+def see_repeated_names(folder: GenieFolder) -> Iterator[Seen]:
+    """Report an adapter whose name another one has, and a token whose id another one has."""
+    names = [name for _, name in list_texts(folder.config, ADAPTERS)]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        why = "an app selects adapters by their names, and gets one of the two"
+        yield seen(
+            f"the adapter {name}",
+            folder.config_file,
+            file=folder.config_file,
+            names=ADAPTERS,
+            why=why,
+        )
+    if folder.tokenizer and folder.tokenizer.repeated:
+        number, *texts = folder.tokenizer.repeated
+        file = str(folder.section("tokenizer").get("path"))
+        why = "both texts become one token, which the model knows as one of them"
+        yield seen(f"the id {number}", file, file=file, names=" and ".join(texts), why=why)
+
+
+def see_dumps(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a configuration that lets Genie write its tensors."""
+    for key in DUMPS:
+        if folder.section("debug").get(key) is True:
+            yield seen(f"dialog.debug.{key}", folder.config_file)

@@ -17,6 +17,7 @@ from msgspec import Struct
 from provisioning.manifest.reader import read_policy
 
 DIALOG, ENGINE = "dialog", "engine"
+ENCODING = "dialog.engine.model.positional-encoding"
 NEAR = 0.85  # how alike a misspelt key is, as difflib measures it
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]+")
 PRESENT = "*"
@@ -114,11 +115,22 @@ class Relation(Struct, frozen=True, forbid_unknown_fields=True):
     measure: str = ""
 
 
+class ModelNumber(Struct, frozen=True, forbid_unknown_fields=True):
+    """A number of the configuration that config.json of the model has, too: at the first of
+    ``places`` that is there."""
+
+    key: str
+    places: tuple[str, ...]
+
+
 class GenieKeys(Struct, frozen=True, forbid_unknown_fields=True):
     """The content of manifests/policies/genie.toml. ``explains`` maps the number of an error of QNN
     to the findings on a folder that cause it. ``names`` are the keys that name something, with
     what: a file, a tensor or its prefix, a graph, an adapter or a token. ``settings`` are the keys
-    of the HTP's settings with their types, and ``setting_values`` the values that some may have."""
+    of the HTP's settings with their types, and ``setting_values`` the values that some may have.
+    ``model_numbers`` are those that the model's config.json has, too, and ``scalings`` the names
+    there of rotations that need rope-scaling. ``scaling_keys`` are the keys that each rope-type
+    needs."""
 
     explains: dict[str, tuple[str, ...]]
     sections: dict[str, Section]
@@ -127,6 +139,9 @@ class GenieKeys(Struct, frozen=True, forbid_unknown_fields=True):
     relations: tuple[Relation, ...]
     settings: dict[str, str]
     setting_values: dict[str, tuple[str, ...]]
+    model_numbers: tuple[ModelNumber, ...]
+    scalings: tuple[str, ...]
+    scaling_keys: dict[str, tuple[str, ...]]
 
 
 def read_keys() -> GenieKeys:
@@ -229,6 +244,26 @@ def check_keys(
                 yield from check_rule(place, rule, values)
     yield from check_engines(find_section(document, (DIALOG,)))
     yield from check_numbers(document)
+
+
+def check_rotations(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what GenieDialog_create refuses in a description of the rotations, which
+    GenieDialogConfig_createFromJson accepts, as asked of libGenie of QNN 2.51."""
+    for place, encoding in list_objects(document, ENCODING.split("."), ""):
+        if not isinstance(encoding, dict) or encoding.get("type") != "rope":
+            continue
+        if "rope-dim" not in encoding:
+            yield f"{place}.rope-dim is missing"
+        scaling = find_section(encoding, ("rope-scaling",))
+        kind = str(scaling.get("rope-type"))
+        needed = read_keys().scaling_keys.get(kind, ())
+        if lacking := [key for key in needed if scaling and key not in scaling]:
+            yield f"{place}.rope-scaling: {kind} needs {', '.join(lacking)}"
+        for key in ("short-factor", "long-factor") if kind == "longrope" else ():
+            factors, pairs = scaling.get(key), encoding.get("rope-dim")
+            if isinstance(factors, list) and is_number(pairs) and len(factors) != pairs:
+                subject = f"{place}.rope-scaling.{key}"
+                yield f"{subject} has {len(factors)} factors, and rope-dim is {pairs}"
 
 
 def check_section(

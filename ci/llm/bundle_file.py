@@ -59,6 +59,7 @@ SLICE, CACHE_PREFIX, PER_LAYER = "kv_slice_", "kv_cache_", "per_layer"
 # Fields of LlmMetadata. Those of OF_TOKENS are tokens, and OF_TEMPLATES are texts for chats.
 START, STOPS, SAMPLER, MOST_TOKENS, SUPPRESSED, PADDING = 1, 2, 4, 5, 9, 13
 CHANNELS, FLOAT_BYTES = 8, 4
+LEAST_RUNTIME = 14
 OF_TOKENS = (START, STOPS, PADDING)
 OF_TEMPLATES, MODEL_TYPE, GENERIC = (3, 7), 6, 1
 MOST_METADATA, MOST_TOKENIZER, MOST_CHUNK = 16 << 20, 256 << 20, 1 << 16
@@ -123,7 +124,7 @@ class LlmMetadata:
     and ``suppressed`` the tokens that are never generated. Of a model that LiteRT-LM does not know
     by name, it ``is_generic``. ``model_type`` is the number of its llm_model_type, or 0,
     ``sampler`` has the numbers of its sampler_params by their fields, and ``texts`` are what its
-    type of model and its channels write."""
+    type of model and its channels write, and ``least_runtime`` is its min_runtime_version."""
 
     start: tuple[int, ...] | str = ()
     stops: tuple[int | str, ...] = ()
@@ -136,6 +137,7 @@ class LlmMetadata:
     model_type: int = 0
     sampler: Mapping[int, float] = field(default_factory=dict)
     texts: str = ""
+    least_runtime: str = ""
 
 
 @dataclass(frozen=True)
@@ -702,6 +704,8 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
         kinds = [kind for part in list_parts(data, MODEL_TYPE) for kind, _ in list_fields(part)]
         sampler = dict(pair for part in list_parts(data, SAMPLER) for pair in list_numbers(part))
         parts = [*list_parts(data, MODEL_TYPE), *list_parts(data, CHANNELS)]
+        runtimes = list_parts(data, LEAST_RUNTIME)
+        least_runtime = b"".join([*runtimes][-1:]).decode("utf-8", "replace")
         for number, value in list_fields(data):
             if number in OF_TOKENS and isinstance(value, bytes):
                 tokens = parse_tokens(value)
@@ -731,6 +735,7 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
         kinds[-1] if kinds else 0,
         sampler,
         " ".join(part.decode("utf-8", "replace") for part in parts),
+        least_runtime,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,15 +74,31 @@ def settings(soc: int, hexagon: str) -> Change:
     return lambda folder, _: (folder / "htp_config.json").write_text(text)
 
 
+def find_place(config: dict[str, Any], keys: str) -> tuple[dict[str, Any], str]:
+    """The section of the dialog with a key, and its name."""
+    section = config["dialog"]
+    *sections, key = keys.split()
+    for name in sections:
+        section = section[name]
+    return section, key
+
+
 def put(keys: str, value: object) -> Change:
     """A key of the dialog has a value; ``keys`` are those of the sections and its name."""
 
     def change(_: Path, config: dict[str, Any]) -> None:
-        section = config["dialog"]
-        *sections, key = keys.split()
-        for name in sections:
-            section = section[name]
+        section, key = find_place(config, keys)
         section[key] = value
+
+    return change
+
+
+def leave_out(keys: str) -> Change:
+    """A key of the dialog is missing; ``keys`` are as in put."""
+
+    def change(_: Path, config: dict[str, Any]) -> None:
+        section, key = find_place(config, keys)
+        del section[key]
 
     return change
 
@@ -149,6 +165,22 @@ def judge_folder(
     code = main(["inspect", str(path), *words, "--json"])
     findings = json.loads(capsys.readouterr().out)["findings"]
     return code, {row["id"]: row["what"] for row in findings if row["id"] != "QNN966"}
+
+
+def make_tests(
+    faults: Mapping[str, Row], right: Mapping[str, tuple[Change, Sequence[str]]]
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The two tests of a module: a folder with each of these faults, and each right one."""
+
+    @pytest.mark.parametrize("name", faults)
+    def judge_fault(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        require_fault(faults[name], tmp_path, capsys)
+
+    @pytest.mark.parametrize("name", right)
+    def judge_right(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        require_silence(*right[name], tmp_path, capsys)
+
+    return judge_fault, judge_right
 
 
 def require_fault(row: Row, place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,10 +22,10 @@ from tests.build.genie_faults import (
     both,
     by_positional_encoding,
     draft_with,
+    leave_out,
+    make_tests,
     put,
     put_htp,
-    require_fault,
-    require_silence,
     second,
     settings,
     write_first,
@@ -359,12 +359,111 @@ FAULTS: dict[str, Row] = {
             by_positional_encoding(HEAD // 2),
             put(
                 "engine model positional-encoding rope-scaling",
-                {"rope-type": "longrope", "long-factor": [1.0] * 48},
+                {
+                    "rope-type": "longrope",
+                    "factor": 32.0,
+                    "original-max-position-embeddings": 4096,
+                    "short-factor": [1.0] * 8,
+                    "long-factor": [1.0] * 48,
+                },
+            ),
+        ),
+        [],
+        WRONG,
+        {"QNN950": "rope-scaling.long-factor has 48 factors, and rope-dim is 8"},
+    ),
+    "sections of another model": Row(
+        "qai-appbuilder 89",
+        both(
+            by_positional_encoding(HEAD // 2),
+            put(
+                "engine model positional-encoding rope-scaling",
+                {"rope-type": "qwen2vl-mrope", "mrope-section": [16, 24, 24]},
             ),
         ),
         [],
         FITS,
-        {"QNN993": "rope-scaling.long-factor is 48, and dialog.engine.model.positional-encoding"},
+        {"QNN993": "the sum of dialog.engine.model.positional-encoding.rope-scaling.mrope-section"},
+    ),
+    "half of the numbers of a scaling": Row(
+        "ai-hub-models 337",
+        both(
+            by_positional_encoding(HEAD // 2),
+            put(
+                "engine model positional-encoding rope-scaling",
+                {"rope-type": "llama3", "factor": 32.0},
+            ),
+        ),
+        [],
+        WRONG,
+        {"QNN950": "llama3 needs original-max-position-embeddings, low-freq-factor, high-freq"},
+    ),
+    "no size of the rotations": Row(
+        "ai-hub-models 143",
+        both(
+            by_positional_encoding(HEAD // 2),
+            leave_out("engine model positional-encoding rope-dim"),
+        ),
+        [],
+        WRONG,
+        {"QNN950": "dialog.engine.model.positional-encoding.rope-dim is missing"},
+    ),
+    "no description of the rotations": Row(
+        "ai-hub-models 143",
+        leave_out("engine backend QnnHtp pos-id-dim"),
+        [],
+        WRONG,
+        {"QNN961": "pos-id-dim is 64, because it is missing, and position_ids_cos of"},
+    ),
+    "no size of a head": Row(
+        "ai-hub-models 143",
+        leave_out("engine backend QnnHtp kv-dim"),
+        [],
+        WRONG,
+        {"QNN961": "dialog.engine.backend.QnnHtp.kv-dim is missing, and past_key_0_in of"},
+    ),
+    "two adapters of one name": Row(
+        "aimet 4066",
+        both(
+            put(
+                "engine model binary lora",
+                {
+                    "version": 1,
+                    "adapters": [{"version": 1, "name": "a", "bin-sections": ["a.bin"] * 2}] * 2,
+                },
+            ),
+            lambda folder, _: (folder / "a.bin").write_text("weights"),
+        ),
+        [],
+        FITS,
+        {"QNN998": "the adapter a is twice in genie_config.json"},
+    ),
+    "tensors that are written": Row(
+        "ai-hub-apps 150",
+        put("debug", {"dump-tensors": True}),
+        [],
+        FITS,
+        {"QNN999": "dialog.debug.dump-tensors is switched on"},
+    ),
+    "the configuration as settings of the HTP": Row(
+        "ai-hub-apps 61",
+        both(
+            lambda folder, config: (folder / "genie_config.json").write_text(json.dumps(config)),
+            lambda folder, _: (folder / "htp_config.json").unlink(),
+            lambda folder, _: (folder / "htp_config.json").symlink_to("genie_config.json"),
+        ),
+        [],
+        FITS,
+        {"QNN976": "htp_config.json: it is the configuration of Genie, and no settings of the HTP"},
+    ),
+    "settings as qnn-net-run wraps them": Row(
+        "ai-hub-models 82",
+        lambda folder, _: (folder / "htp_config.json").write_text(
+            json.dumps({"backend_extensions": {"config_file_path": "htp.json"}})
+        ),
+        [],
+        FITS,
+        {"QNN976": "htp_config.json: it has no settings of the HTP, but backend_extensions"},
     ),
     "a prefix that fills the context": Row(
         "qai-appbuilder 90",
@@ -446,18 +545,9 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_folder_is_judged_by_its_fault(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require_fault(FAULTS[name], tmp_path, capsys)
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_right_folder_is_judged_by_nothing(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require_silence(*RIGHT[name], tmp_path, capsys)
+test_a_folder_is_judged_by_its_fault, test_a_right_folder_is_judged_by_nothing = make_tests(
+    FAULTS, RIGHT
+)
 
 
 def test_a_folder_that_was_unpacked_twice_names_the_inner_one(

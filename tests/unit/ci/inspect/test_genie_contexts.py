@@ -32,11 +32,10 @@ from tests.build.genie_faults import (
     both,
     by_positional_encoding,
     draft_with,
+    make_tests,
     parts,
     put,
     put_htp,
-    require_fault,
-    require_silence,
     second,
     settings,
     write_first,
@@ -282,6 +281,13 @@ FAULTS: dict[str, Row] = {
         FITS,
         {"QNN982": "the smallest graphs are for 128 tokens"},
     ),
+    "a part without a mask": Row(
+        "aimet 4066",
+        second(change=lambda _, takes, __: takes.pop("attention_mask")),
+        [],
+        FITS,
+        {"QNN994": "it takes caches and no mask, and prompt_ar128_cl1024_1_of_2 takes one"},
+    ),
     "layers in another order": Row(
         "ai-hub-apps 148",
         both(second(layer=0), lambda folder, _: write_first(folder, layer=1)),
@@ -311,18 +317,9 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_folder_is_judged_by_its_fault(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require_fault(FAULTS[name], tmp_path, capsys)
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_right_folder_is_judged_by_nothing(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require_silence(*RIGHT[name], tmp_path, capsys)
+test_a_folder_is_judged_by_its_fault, test_a_right_folder_is_judged_by_nothing = make_tests(
+    FAULTS, RIGHT
+)
 
 
 def test_a_context_beyond_the_addresses_of_the_dsp_is_a_warning() -> None:

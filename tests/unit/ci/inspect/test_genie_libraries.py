@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.build.genie import Change, make_config
 from tests.build.genie_faults import (
     SKEL,
@@ -15,10 +13,9 @@ from tests.build.genie_faults import (
     Row,
     both,
     list_words,
+    make_tests,
     of_another_machine,
     put_htp,
-    require_fault,
-    require_silence,
 )
 from tests.stand_ins.android_apps import ARTIFACTS, library, make_set, skel
 
@@ -124,15 +121,6 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_folder_is_judged_by_its_fault(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require_fault(FAULTS[name], tmp_path, capsys)
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_right_folder_is_judged_by_nothing(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require_silence(*RIGHT[name], tmp_path, capsys)
+test_a_folder_is_judged_by_its_fault, test_a_right_folder_is_judged_by_nothing = make_tests(
+    FAULTS, RIGHT
+)

@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.build.genie import VOCABULARY, Change, make_tokenizer
 from tests.build.genie_faults import (
     FITS,
     FOR_PHONE,
     Row,
     both,
+    make_tests,
     put,
-    require_fault,
-    require_silence,
     tokenizer,
 )
 
@@ -34,7 +31,21 @@ def name_specials(*texts: str) -> Change:
     return change
 
 
+def repeat_id(folder: Path, _: dict[str, Any]) -> None:
+    """An added token has the id of another one."""
+    document = make_tokenizer()
+    document["added_tokens"].append({"id": 3, "content": "<extra>", "special": True})
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+
+
 FAULTS: dict[str, Row] = {
+    "an id of two tokens": Row(
+        "ai-hub-models 129",
+        repeat_id,
+        [],
+        FITS,
+        {"QNN998": "the id 3 is twice in tokenizer.json: <3> and <extra>"},
+    ),
     "the tokenizer of a smaller model": Row(
         "ai-hub-models 129", tokenizer(VOCABULARY // 4), [], FITS, {"QNN974": "ids up to 127 only"}
     ),
@@ -75,15 +86,6 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_folder_is_judged_by_its_fault(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require_fault(FAULTS[name], tmp_path, capsys)
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_right_folder_is_judged_by_nothing(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    require_silence(*RIGHT[name], tmp_path, capsys)
+test_a_folder_is_judged_by_its_fault, test_a_right_folder_is_judged_by_nothing = make_tests(
+    FAULTS, RIGHT
+)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -109,6 +110,19 @@ def leave_out(name: str, signature: str) -> bytes:
     return make_compiled_decoder(change)
 
 
+def pack_specials(*texts: str) -> bytes:
+    """A tokenizer of Hugging Face for the decoder, as it is in a bundle, whose first tokens are
+    special."""
+    special = [
+        {"id": number, "content": text, "special": True} for number, text in enumerate(texts)
+    ]
+    vocabulary = {f"t{number}": number for number in range(len(texts), 57)}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": []}
+    data = json.dumps({"added_tokens": special, "model": model}).encode()
+    return len(data).to_bytes(8, "little") + zlib.compress(data)
+
+
+NEW_LINE = LLM.replace(b"\x0a\x01\x01", b"\x0a\x01\x00")  # it starts with 0, and stops at 2
 # Each: the thread, what is made, the options, and what is printed.
 LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
     "another phone": ("LiteRT-LM 2079", compiled(), ["--soc", "SM8550"], "for SM8550: no"),
@@ -451,6 +465,18 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a channel of another model": (
         compiled(metadata=LLM + b"\x42\x0b\x12\x09<|think|>"),
         "the metadata names <|think|>, which the tokenizer does not have",
+    ),
+    "a model for pictures without their encoder": (
+        compiled(metadata=LLM + b"\x32\x02\x6a\x00"),
+        "llm_model_type is minicpmv4, and there is no tf_lite_vision_encoder",
+    ),
+    "a new line that stops": (
+        compiled(tokenizer=None, packed=pack_specials("<s>", "</s>", "\n"), metadata=NEW_LINE),
+        "the stop token 2 ('\\n') is ordinary text",
+    ),
+    "a runtime that is no version": (
+        compiled(metadata=LLM + b"\x72\x06latest"),
+        "min_runtime_version is 'latest', which is no version",
     ),
     "fewer tokens than none": (
         compiled(metadata=LLM[:-2] + b"\x28" + b"\xff" * 9 + b"\x01"),
