@@ -33,6 +33,8 @@ FORMAT = "1"  # the major version of .litertlm files
 BACKEND = "npu"
 # Methods of Python's dictionaries in a template.
 TEMPLATE_METHOD = re.compile(r"\.(get|items|keys|values)\(")
+# Statements of transformers' templates that minijinja does not know (mitsuhiko/minijinja 815).
+TEMPLATE_STATEMENT = re.compile(r"\{%-?\s*(generation)\b")
 # What opens and what closes a block of a template.
 BLOCKS = (
     (r"\{%-?\s*for\b", r"\{%-?\s*endfor\b"),
@@ -400,6 +402,13 @@ def list_template_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator
                 "copy the template of the model again",
             )
             return
+    if statement := TEMPLATE_STATEMENT.search(template):
+        yield BundleFault(
+            f"the chat template has the statement {statement[1]}",
+            "minijinja, which LiteRT-LM reads templates with, does not know it: 'unknown"
+            " statement generation'",
+            "write the template without it",
+        )
     method = TEMPLATE_METHOD.search(template)
     if method and metadata.is_generic:
         yield BundleFault(

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from ci.inspect.genie import GenieFolder, measure_graph
 from ci.inspect.genie_graphs import CACHE
 from ci.inspect.genie_keys import ENGINE, Relation, find_section, list_objects, read_keys
-from ci.inspect.genie_model import CONFIG
+from ci.inspect.genie_model import CONFIG, OF_EXPORT
 from provisioning.doctor.registry import Seen, seen
 from provisioning.doctor.survey.context_binaries import Graph, TensorSpec
 
@@ -239,6 +239,7 @@ def see_other_numbers(folder: GenieFolder) -> Iterator[Seen]:
     """Report a number of the configuration, or of layers, that the model's config.json has, too,
     and otherwise. A draft model has another config.json."""
     model, known = folder.model, read_keys()
+    yield from see_other_parts(folder)
     if not model.config or folder.is_draft:
         return
     for number in known.model_numbers:
@@ -266,6 +267,18 @@ def see_other_numbers(folder: GenieFolder) -> Iterator[Seen]:
         subject = "the number of layers with caches"
         text = f"num_hidden_layers {expected}"
         yield seen(subject, CONFIG, value=layers, file=CONFIG, expected=text)
+
+
+def see_other_parts(folder: GenieFolder) -> Iterator[Seen]:
+    """Report another number of parts than metadata.json lists, of which GenieX opens each."""
+    places = [binary.place for binary in folder.binaries]
+    numbers = {place[1] for place in places if place}
+    is_known = bool(folder.model.parts and numbers) and None not in places
+    if is_known and not folder.is_draft and numbers != {folder.model.parts}:
+        expected = str(folder.model.parts)
+        yield seen(
+            "the number of parts", OF_EXPORT, value=max(numbers), file=OF_EXPORT, expected=expected
+        )
 
 
 def is_figure(value: object) -> TypeGuard[float]:

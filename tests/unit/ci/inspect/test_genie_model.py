@@ -103,6 +103,13 @@ FAULTS: dict[str, Row] = {
         FITS,
         {"QNN996": "the number of layers with caches is 2, and config.json says num_hidden_layers"},
     ),
+    "the metadata of an export in more parts": Row(
+        "GenieX 1257",
+        write("metadata.json", {"model_files": {f"part{number}_of_3.bin": {} for number in "123"}}),
+        [],
+        FITS,
+        {"QNN996": "the number of parts is 2, and metadata.json says 3"},
+    ),
     "the vocabulary of another model": Row(
         "ai-hub-apps 61",
         both(scale_positions(), write_model(vocab_size=VOCABULARY + 64)),
@@ -133,6 +140,7 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
             LLAMA_MODEL,
             write("generation_config.json", {"eos_token_id": [2, 3]}),
             write("tokenizer_config.json", {"eos_token": "<3>"}),
+            write("metadata.json", {"model_files": {f"part{each}_of_2.bin": {} for each in "12"}}),
         ),
         FOR_PHONE,
     ),

@@ -122,6 +122,7 @@ def pack_specials(*texts: str) -> bytes:
     return len(data).to_bytes(8, "little") + zlib.compress(data)
 
 
+STATEMENT = b"{% generation %}{{ m }}{% endgeneration %}"
 NEW_LINE = LLM.replace(b"\x0a\x01\x01", b"\x0a\x01\x00")  # it starts with 0, and stops at 2
 # Each: the thread, what is made, the options, and what is printed.
 LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
@@ -439,6 +440,10 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
     "the template of another model": (
         compiled(metadata=LLM + b"\x3a\x0f<start_of_turn>"),
         "the chat template writes <start_of_turn>, which the tokenizer does not have",
+    ),
+    "a template with a statement of transformers": (
+        compiled(metadata=LLM + b"\x3a" + bytes([len(STATEMENT)]) + STATEMENT),
+        "the chat template has the statement generation",
     ),
     "a template with a method": (
         compiled(metadata=LLM + b"\x3a\x11{{m.get('role')}}"),
