@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,8 +53,14 @@ def find_clipped(program: Program, sets: Sequence[Any]) -> tuple[Clipped, ...]:
             if extremes:
                 actual = Bounds(float(np.min(extremes)), float(np.max(extremes)))
                 clipped += describe_clipped(graph, name, find_range(node), actual)
-    clipped.sort(key=lambda pair: (not pair[1].is_input, -pair[0], pair[1].name))
-    return tuple(tensor for _, tensor in clipped[:MOST_CLIPPED])
+    return choose_clipped(clipped)
+
+
+def choose_clipped(clipped: Iterable[tuple[float, Clipped]]) -> tuple[Clipped, ...]:
+    """Return inputs of the model first, then those values that are clipped most. Each value has the
+    share of its range by which it leaves it."""
+    ranked = sorted(clipped, key=lambda pair: (not pair[1].is_input, -pair[0], pair[1].name))
+    return tuple(tensor for _, tensor in ranked[:MOST_CLIPPED])
 
 
 def watch(value: Value, tools: Tools) -> Value:

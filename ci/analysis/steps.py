@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from ci.facts.finding import NOWHERE, Origin
 from ci.graphs.bounds import LEAST_RIGHT_EXPONENT, find_least
 from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Array, Constants, Graph, Node, Numbers
-from ci.graphs.operators import is_dequantizer, is_quantizer
+from ci.graphs.operators import CONVERTS, is_dequantizer, is_quantizer
 from ci.models.short_rows import find_short_row
 
 # The result of these operators equals their input, so a pattern ignores them.
@@ -113,6 +113,8 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``spread``: the same number if the last axis of each operand that is not constant has size 1
     - ``uneven``: 1 if a factor by which an operator enlarges an image is no whole number
     - ``integers``: the bits of the integers that a cast makes floats, see _measure_cast
+    - ``converts``: in a quantized model, that the operator computes in float, and that its result
+      becomes integers
     - ``bits``: in a quantized model, the bits of the integers that hold the result or an operand
     - ``signed``: 1 if the weights or the biases of a batch norm have a negative element
     - ``padded``: the number of axes that an operator pads
@@ -389,6 +391,7 @@ class _Describer:
         self.constants = Constants(self.graph)
         self.makers = self.graph.list_makers()
         self.bits = dict(_list_bits(self.graph))
+        self.converted = {node.reads[0] for node in self.graph.nodes if CONVERTS in node.numbers}
         self.operands: dict[str, Operand] = {}  # constant ones that were described already
 
     def describe(self) -> Iterator[Step]:
@@ -437,7 +440,9 @@ class _Describer:
         operands = tuple(map(self.describe_operand, names))
         numbers = measure_step(operands, node.numbers)
         activations = [name for name in names if not self.is_constant(name)]
-        if bits := next(filter(None, map(self.bits.get, (*node.results, *activations))), 0):
+        if not self.converted.isdisjoint(node.results):
+            numbers[CONVERTS] = (1.0,)
+        elif bits := next(filter(None, map(self.bits.get, (*node.results, *activations))), 0):
             numbers["bits"] = (float(bits),)
         # ExecuTorch's quantizer gives a bias that two calls share one scale, with the first call's
         # input scale. QNN expects one for each call (docs/findings/faults.md).

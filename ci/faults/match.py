@@ -11,6 +11,7 @@ from ci.analysis.steps import Operand, Step
 from ci.facts.finding import NOWHERE
 from ci.facts.known_fault import KnownFault
 from ci.faults.known import Fault, find_pattern, read_faults, rename_steps
+from ci.graphs.operators import CONVERTS
 from ci.models.schemes import Scheme
 from provisioning.manifest.reader import find_package_versions
 
@@ -53,10 +54,13 @@ def match_faults(
 
 def find_scheme(scheme: str, chain: Sequence[Step]) -> str:
     """Return the scheme of a chain of steps: that of the case or, in a file that contains its
-    quantization, ``int8``, ``int16`` or ``fp16``, by the first step with integers."""
+    quantization, ``int8``, ``int16`` or ``fp16``, by the first step with integers. It is empty if
+    some of the steps compute in float, because no fault is known for such a chain."""
     if scheme != Scheme.ASIS:
         return scheme
     bits = next((step.numbers["bits"][0] for step in chain if "bits" in step.numbers), 0)
+    if bits and any(CONVERTS in step.numbers for step in chain):
+        return ""
     return f"int{bits:.0f}" if bits else Scheme.FP16.value
 
 

@@ -31,6 +31,7 @@ from ci.graphs.litert_file import (
     read_shape,
 )
 from ci.graphs.litert_session import Pieces
+from ci.graphs.operators import CONVERTS
 from provisioning.manifest.reader import read_policy
 
 REAL, COMPUTED = "{}/real", "{}/computed"
@@ -186,7 +187,8 @@ class _LitertReader:
         quantizes = [result in self.levels for result in results]
         if kind == "QUANTIZE":
             self._note(results[0])
-            self._append_quantizer(self._read_real(inputs[0]), results[0], label)
+            is_float = inputs[0] not in self.levels
+            self._append_quantizer(self._read_real(inputs[0]), results[0], label, converts=is_float)
             return
         if kind == "DENSIFY" and has_data(self.model, self.tensors[inputs[0]]):
             # The constant itself is sparse: its values do not have the shape of its tensor.
@@ -218,7 +220,10 @@ class _LitertReader:
         """Return a node whose result is its operand."""
         return Node("alias", (source,), (result,), None, label, _pass_on, name=result)
 
-    def _append_quantizer(self, source: str, result: int, label: str) -> None:
+    def _append_quantizer(
+        self, source: str, result: int, label: str, *, converts: bool = False
+    ) -> None:
+        """Append the rounding of a result. It ``converts`` what an operator computed in float."""
         name = self.names[result]
         node = Node(
             QUANTIZE,
@@ -227,7 +232,7 @@ class _LitertReader:
             None,
             label,
             functools.partial(_round, self.levels[result], read_dtype(self.tensors[result])),
-            numbers=self._list_levels(result),
+            numbers=self._list_levels(result) | ({CONVERTS: (1.0,)} if converts else {}),
         )
         self.nodes.append(node)
 

@@ -57,8 +57,10 @@ from ci.graphs.litert_file import (
     read_model,
     restore_numbers,
 )
+from ci.graphs.litert_pairs import Side
 from ci.graphs.litert_program import LitertProgram, name_method
 from ci.graphs.litert_session import Reference
+from ci.litert.clipped import find_clipped_values
 from ci.litert.compiled import DISPATCH, CompiledModel, check_target
 from ci.litert.layers import expose_layers
 from ci.litert.plugin import CONVERTER, NothingTakenError, PluginResult, run_plugin
@@ -67,7 +69,7 @@ from ci.litert.split import MAIN, SplitInputs, list_unknown, split_at_partitions
 from ci.models.file_checks import require_fixed_shapes
 from ci.models.rounding import find_version, is_poor
 from ci.models.tensors import Layer, Loss, TensorInfo, add_parts, describe_tensor
-from ci.report.schema import Footprint, OperatorCount
+from ci.report.schema import Clipped, Footprint, OperatorCount
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
@@ -256,6 +258,10 @@ def judge_program(
         with staging.notes.of("the layer at which float16 costs the most"):
             is_lossy = is_poor(noise, reference)
             loss = find_float16_loss(program, judged.sets, is_lossy=is_lossy)
+    clipped: tuple[Clipped, ...] = ()
+    if source.float_data and not (judged.is_split or layers):
+        with staging.notes.of("the tensors that leave their calibrated ranges"):
+            clipped = find_clipped_of(source, judged)
     steps, infos = describe_model(program, reference[0], staging, layers)
     with staging.notes.of("the numbers that exponential functions read"):
         steps = measure_low(steps, lambda: program, judged.sets)
@@ -269,6 +275,7 @@ def judge_program(
         delegation=delegation,
         footprint=footprint,
         loss=loss,
+        clipped=clipped,
         made_inputs=source.made_inputs,
         weights=source.weights,
         steps=steps,
@@ -297,6 +304,16 @@ def run_float_model(source: LitertSource, judged: Judged) -> list[tuple[Array, .
     entries = list_entries(model, source.signatures)
     sets = restore_sets(judged, model, entries)
     return Reference(source.float_data, model, entries).run(sets)
+
+
+def find_clipped_of(source: LitertSource, judged: Judged) -> tuple[Clipped, ...]:
+    """Return the values of a quantized model with one signature that leave their ranges."""
+    model = read_model(source.float_data)
+    entries = list_entries(model, source.signatures)
+    if len(entries) != 1 or len(judged.entries) != 1 or judged.entries[0].states:
+        return ()
+    quantized, plain = Side(judged.data, judged.entries[0]), Side(source.float_data, entries[0])
+    return find_clipped_values(quantized, plain, judged.sets, restore_sets(judged, model, entries))
 
 
 def restore_sets(judged: Judged, model: Any, entries: Sequence[Entry]) -> list[list[Array]]:

@@ -13,7 +13,10 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
+from ci.analysis.steps import describe_steps
 from ci.cases.spec import CaseSpec
+from ci.faults.match import match_faults
+from ci.graphs.channels_first import put_channels_first
 from ci.graphs.graph import Array
 from ci.graphs.litert_file import (
     list_entries,
@@ -24,6 +27,7 @@ from ci.graphs.litert_file import (
     read_model,
     schema,
 )
+from ci.graphs.litert_program import LitertProgram
 from ci.graphs.litert_session import Reference
 from ci.litert.suite import RELU, Net, make_model
 from ci.mend.litert_mixtures import open_quantized
@@ -295,6 +299,21 @@ def test_operators_with_a_known_fault_are_computed_in_float(tmp_path: Path) -> N
     trials = FaultTrials(spec.reference, spec.source, (), *schemes, Path(spec.reference))
     layer, tanh = open_quantized(spec).counterparts
     assert [{part.tensor for part in parts} for parts in trials()] == [{tanh}, {layer, tanh}]
+
+
+@pytest.mark.parametrize(
+    ("in_float", "faults"), [([], ["tanh-of-sixteen-rows-in-litert"]), ([1], []), ([0, 1], [])]
+)
+def test_operators_in_float_have_no_known_fault_of_integers(
+    in_float: list[int], faults: list[str], tmp_path: Path
+) -> None:
+    model = open_quantized(write_pair(tmp_path, make_sixteen_rows, bits=16))
+    names = [*model.counterparts]
+    data = model.write(choose(*(names[place] for place in in_float)).parts)
+    (graph,) = LitertProgram(data).graphs.values()
+    steps = describe_steps(put_channels_first(graph))
+    matches = match_faults(steps, Scheme.ASIS.value, "2.51.0", compiled=True)
+    assert [match.fault for match in matches] == faults
 
 
 def make_positions(net: Net) -> None:
