@@ -46,9 +46,9 @@ CODE = {
         "ci/mend/experiments.py:Experiments",
     ),
     "tensors that leave": (
-        "ci/analysis/clipping.py:find_clipped",
-        "ci/analysis/clipping.py:find_clipped",
-        "",
+        "ci/analysis/clipping.py:choose_clipped",
+        "ci/analysis/clipping.py:choose_clipped",
+        "ci/analysis/clipping.py:choose_clipped",
     ),
     "integers and booleans": (
         "ci/analysis/ties.py:find_ties",
@@ -121,7 +121,6 @@ COUNTERPARTS = {  # what a lane would have under these names, if it had the feat
 # What the package of LiteRT's lane would use, if the lane had the feature.
 UNUSED = {
     "where quantization costs": "find_loss",
-    "tensors that leave": "find_clipped",
 }
 
 
