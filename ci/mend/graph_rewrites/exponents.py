@@ -6,7 +6,7 @@ import numpy as np
 
 from ci.graphs.bounds import LEAST_RIGHT_EXPONENT, find_least
 from ci.graphs.edit import GraphEditor
-from ci.graphs.graph import ONNXRUNTIME, Node
+from ci.graphs.graph import EXECUTORCH, Node
 from ci.mend.graph_rewrites.definition import defines
 from ci.mend.graph_rewrites.elements import evaluate, list_operands
 
@@ -17,8 +17,9 @@ CLOSE = 1e-6
 PRODUCT_OPERATORS = frozenset({"linear", "matmul", "mul"})
 SUMS = frozenset({"mean", "sum"})
 LARGEST_OF_ROWS = frozenset({"amax", "max"})
+VIEWS = frozenset({"flatten", "reshape", "squeeze", "unflatten", "unsqueeze", "view"})
 # What only moves the elements of a value, or their axes.
-SHAPES = frozenset({"expand", "permute", "reshape", "squeeze", "transpose", "unsqueeze", "view"})
+SHAPES = VIEWS | {"expand", "permute", "transpose"}
 
 
 # In float16, QNN's exp of numbers below -88 is as large as -131008 or 131008 instead of 0: -98.2 dB
@@ -96,11 +97,10 @@ def name_tanh(edit: GraphEditor, node: Node) -> None:
 
 @defines("name-softmax", "div")
 def name_softmax(edit: GraphEditor, node: Node) -> None:
-    """Write exp(x) / exp(x).sum(dim, keepdim=True) as a softmax."""
+    """Write exp(x) / exp(x).sum(dim, keepdim=True) as a softmax, also if a view of exp(x) is read
+    instead."""
     dividend, divisor = map(edit.source, node.reads[:2])
-    exp, total = edit.makers.get(dividend), edit.makers.get(divisor)
-    while total and total.operator in {"reshape", "unsqueeze", "view"}:
-        total = edit.makers.get(edit.source(total.reads[0]))
+    exp, total = _find_viewed(edit, dividend), _find_viewed(edit, divisor)
     is_written = exp and exp.operator == "exp" and total and total.operator == "sum"
     if not exp or not total or not is_written or edit.source(total.reads[0]) != dividend:
         return
@@ -108,15 +108,27 @@ def name_softmax(edit: GraphEditor, node: Node) -> None:
     reduced = [1 if axis in axes else size for axis, size in enumerate(shape)]
     is_alike = [*edit.shape(divisor)] == reduced and edit.shape(node.results[0]) == shape
     if len(axes) == 1 and is_alike and edit.is_float(dividend):
-        new = _write_softmax(edit, exp.reads[0], axes[0])
+        x = exp.reads[0]
+        if edit.shape(x) != shape:
+            x = edit.reshape(x, shape=[*shape])
+        new = _write_softmax(edit, x, axes[0])
         edit.replace(node, new, "torch.softmax(x, dim)", "exp(x) / exp(x).sum(dim, keepdim=True)")
 
 
+def _find_viewed(edit: GraphEditor, value: str) -> Node | None:
+    """Return the call whose result a value is, or is a view of, with the elements in their
+    order."""
+    maker = edit.makers.get(value)
+    while maker and maker.operator in VIEWS:
+        maker = edit.makers.get(edit.source(maker.reads[0]))
+    return maker
+
+
 def _write_softmax(edit: GraphEditor, x: str, axis: int) -> str:
-    """Write a softmax. Before opset 13, ONNX's is over all axes from its axis on, so that axis is
-    made the last one."""
+    """Write a softmax. LiteRT's is over the last axis, and before opset 13, ONNX's is over all axes
+    from its axis on, so that axis is made the last one."""
     order = [*range(len(edit.shape(x)))]
-    if edit.graph.front_end != ONNXRUNTIME or axis == order[-1]:
+    if edit.graph.front_end == EXECUTORCH or axis == order[-1]:
         return edit.softmax(x, dim=axis)
     order[axis], order[-1] = order[-1], order[axis]
     return edit.permute(edit.softmax(edit.permute(x, dims=order), dim=order[axis]), dims=order)

@@ -162,6 +162,60 @@ def make_exp() -> bytes:
     return finish(net, x, net.call("EXP", (x,), shape))
 
 
+def make_softmax(axis: int = 2) -> bytes:
+    """A softmax that is written out, as exp(x) / exp(x).sum(axis)."""
+    net, shape = Net(), (2, 3, 4)
+    x = net.add_tensor(shape, "x")
+    exp = net.call("EXP", (x,), shape)
+    total = add_row_sum(net, exp, shape, axis)
+    return finish(net, x, net.call("DIV", (exp, total), shape, "DivOptions"))
+
+
+def add_row_sum(net: Net, source: int, shape: tuple[int, ...], axis: int) -> int:
+    """Add a sum along an axis, which is kept."""
+    axes = net.add_constant(np.array([axis], np.int32))
+    sizes = [1 if place == axis else size for place, size in enumerate(shape)]
+    return net.call("SUM", (source, axes), sizes, "ReducerOptions", keepDims=True)
+
+
+def make_tanh() -> bytes:
+    """A tanh that is written out, with exp(x) and exp(-x)."""
+    net, shape = Net(), (2, 8)
+    x = net.add_tensor(shape, "x")
+    rising = net.call("EXP", (x,), shape)
+    falling = net.call("EXP", (net.call("NEG", (x,), shape),), shape)
+    difference = net.call("SUB", (rising, falling), shape, "SubOptions")
+    total = net.call("ADD", (rising, falling), shape, "AddOptions")
+    return finish(net, x, net.call("DIV", (difference, total), shape, "DivOptions"))
+
+
+def make_sigmoid() -> bytes:
+    """A sigmoid that is written out, as exp(x) / (1 + exp(x))."""
+    net, shape = Net(), (2, 8)
+    x = net.add_tensor(shape, "x")
+    exp = net.call("EXP", (x,), shape)
+    total = net.call("ADD", (exp, net.add_number(1.0)), shape, "AddOptions")
+    return finish(net, x, net.call("DIV", (exp, total), shape, "DivOptions"))
+
+
+def make_log_of_sum() -> bytes:
+    """The logarithm of a sum of exps."""
+    net, shape = Net(), (2, 3, 4)
+    x = net.add_tensor(shape, "x")
+    total = add_row_sum(net, net.call("EXP", (x,), shape), shape, 2)
+    return finish(net, x, net.call("LOG", (total,), (2, 3, 1)))
+
+
+def make_weighted_mean() -> bytes:
+    """Products with the results of an exp, divided by their sum, as attention by hand."""
+    net, shape = Net(), (2, 3, 4)
+    x = net.add_tensor(shape, "x")
+    exp = net.call("EXP", (x,), shape)
+    weighted = net.call("BATCH_MATMUL", (exp, net.draw(2, 4, 5)), (2, 3, 5), "BatchMatMulOptions")
+    total = add_row_sum(net, exp, shape, 2)
+    return finish(net, x, net.call("DIV", (weighted, total), (2, 3, 5), "DivOptions"))
+
+
 def make_windows() -> bytes:
     """Window attention's views of six axes."""
     net = Net()
@@ -243,6 +297,20 @@ CHANGED = {
     ),
     "raise-log-floor": Row("raise-log-floor", make_floor, "MAXIMUM LOG"),
     "limit-exp": Row("limit-exp", make_exp, "MAXIMUM EXP"),
+    "name-softmax": Row("name-softmax", make_softmax, "SOFTMAX"),
+    "name-softmax of another axis": Row(
+        "name-softmax", partial(make_softmax, 1), "TRANSPOSE SOFTMAX TRANSPOSE"
+    ),
+    "name-tanh": Row("name-tanh", make_tanh, "TANH"),
+    "name-sigmoid": Row("name-sigmoid", make_sigmoid, "LOGISTIC"),
+    "subtract-maximum": Row(
+        "subtract-maximum", make_log_of_sum, "REDUCE_MAX SUB MAXIMUM EXP SUM LOG ADD"
+    ),
+    "subtract-maximum of weights": Row(
+        "subtract-maximum",
+        make_weighted_mean,
+        "REDUCE_MAX SUB MAXIMUM EXP BATCH_MATMUL SUM DIV",
+    ),
     "multiply-cumulative": Row(
         "multiply-cumulative", make_running_sum, "TRANSPOSE BATCH_MATMUL TRANSPOSE"
     ),

@@ -632,6 +632,8 @@ ROWS: dict[str, list[Row]] = {
     "name-softmax": [
         (1, (2, 3, 4), lambda x: (e := torch.exp(x)) / e.sum(-1, keepdim=True)),
         (1, (2, 3, 4), lambda x: (e := torch.exp(x)) / e.sum(1).unsqueeze(1)),
+        (1, (2, 3, 4), lambda x: (e := x.exp().view(6, 2, 2)) / e.sum(1, keepdim=True)),
+        (0, (2, 4, 4), lambda x: (e := x.exp()).view(8, 4) / e.view(8, 2, 2).sum((1, 2))[:, None]),
         (0, (2, 3, 4), lambda x: (e := torch.exp(x)) / e.sum()),
         (0, (4, 4), lambda x: (e := torch.exp(x)) / e.sum(1) + e / torch.exp(2 * x).sum(1, True)),
         (0, (2, 3, 4), lambda x: torch.exp(x) * W[:4] / torch.exp(x).sum(-1, keepdim=True)),
