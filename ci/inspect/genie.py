@@ -54,6 +54,7 @@ from provisioning.documents import (
 )
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, name_machine
 from provisioning.errors import QnnCiError, UsageError
+from provisioning.versions import is_older
 
 CONFIG = "genie_config.json"
 BINARIES = "dialog.engine.model.binary.ctx-bins"
@@ -70,6 +71,7 @@ TEMPLATES = ("prompt.json", "prompt.conf", "sample_prompt.txt", "chat_template.j
 PART = re.compile(r"(\d+)_of_(\d+)")
 LENGTHS = re.compile(r"ar(\d+)_cl(\d+)")
 MASK = "attention_mask"
+BY_NAMES = "2.51.0"  # of QNN, whose libGenie orders graphs by their names
 MOST_CONFIG_BYTES, MOST_TOKENIZER_BYTES = 1 << 20, 256 << 20
 
 
@@ -448,7 +450,7 @@ class FolderReader:
             self.faults.append((file, f"{BINARIES} names no file"))
         elif not all(isinstance(name, str) and name for name in names):
             self.faults.append((file, f"{BINARIES} has something that is no name of a file"))
-        binaries = tuple(self.read_binaries(names))
+        binaries = order_binaries(tuple(self.read_binaries(names)), folder.runtime)
         self.find_files({DIALOG: {ENGINE: engine}}, of_engine=True)
         for reason in self.find_adapters(binary.get("lora"), len(names)):
             self.faults.append((file, reason))
@@ -602,6 +604,19 @@ def find_repeated_id(tokens: Sequence[Mapping[str, Any]]) -> tuple[int, str, str
         if is_number(number) and texts.setdefault(number, text) != text:
             return number, texts[number], text
     return None
+
+
+def order_binaries(
+    binaries: tuple[BinaryFile, ...], runtime: Runtime | None
+) -> tuple[BinaryFile, ...]:
+    """Return context binaries in the order in which libGenie runs them. That of QNN 2.51 goes by
+    the names of the graphs (``1_of_2``), if all have such a name, and that of 2.49.40 does not."""
+    graphs = [graph for binary in binaries for graph in binary.graphs]
+    is_numbered = bool(graphs) and all(PART.search(graph.name) for graph in graphs)
+    qnn = runtime.qnn if runtime else ""
+    if not qnn or is_older(qnn, BY_NAMES) or not is_numbered:
+        return binaries
+    return tuple(sorted(binaries, key=lambda binary: binary.place or (0, 0)))
 
 
 def find_wrong_setting(document: Mapping[str, Any]) -> str:

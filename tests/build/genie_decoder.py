@@ -242,6 +242,11 @@ def make_config(binaries: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def name_graph(name: str, part: str) -> str:
+    """The name of a graph of a part, as long as the one that it replaces in a context binary."""
+    return part.rjust(len(name), "_")
+
+
 def compile_folder(folder: Path, library: str, *, shared: bool, models: bool) -> None:
     """Write the folder: two parts, each with a graph for prompts and one for single tokens."""
     from ci.onnx.session import open_session
@@ -249,6 +254,8 @@ def compile_folder(folder: Path, library: str, *, shared: bool, models: bool) ->
     options = {"backend_path": library, **TARGET}
     work = folder / "work"
     work.mkdir(parents=True)
+    # libGenie of QNN 2.51 orders graphs by their names, which onnxruntime-qnn makes of hashes.
+    graph_names: dict[bytes, bytes] = {}
     names: dict[int, list[str]] = {CHUNK: [], 1: []}
     for number, layers in enumerate(([0], [1]), start=1):
         for tokens, files in names.items():
@@ -264,14 +271,20 @@ def compile_folder(folder: Path, library: str, *, shared: bool, models: bool) ->
             }
             session = open_session(model, options, entries)
             del session
+            (node,) = onnx.load(context, load_external_data=False).graph.node
+            name = name_graph(node.name, model.stem)
+            graph_names[node.name.encode()] = name.encode()
             # Of shared contexts, the last session writes the binary, with the name of the first.
             for binary in work.glob("*_qnn.bin") if not shared or tokens == 1 else ():
-                name = f"part_{number}_of_2.bin" if shared else f"{model.stem}.bin"
-                binary.rename(folder / name)
-                files.append(name)
+                file = f"part_{number}_of_2.bin" if shared else f"{model.stem}.bin"
+                data = binary.read_bytes()
+                for old, new in graph_names.items():
+                    data = data.replace(old, new)
+                (folder / file).write_bytes(data)
+                binary.unlink()
+                files.append(file)
             if models:
-                (node,) = onnx.load(context, load_external_data=False).graph.node
-                model.rename(folder / f"{node.name}.onnx")
+                model.rename(folder / f"{name}.onnx")
     (folder / "tokenizer.json").write_text(json.dumps(make_tokenizer()))
     config = make_config([name for group in names.values() for name in group])
     (folder / "genie_config.json").write_text(json.dumps(config))

@@ -313,6 +313,10 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
         both(second(spill_bytes=8 << 20), put_htp("spill-fill-bufsize", 8 << 20)),
         ["--soc", "SM8650", "--runtime", "2.49.40"],
     ),
+    "with a library that orders graphs by their names": (
+        put("engine model binary ctx-bins", [*PARTS[::-1]]),
+        ["--soc", "SM8650", "--runtime", "2.51.0"],
+    ),
     "with a sliding window": (second(change=add_window), FOR_PHONE),
 }
 
