@@ -170,17 +170,20 @@ class _Pairing:
         if any(n >= 0 and n not in values and not side.is_constant(n) for n in call.reads):
             return None
         waiting = self.waiting.get(self._make_key(side, call, values), [])
-        equal = [other for other in waiting if self._has_same_constants(call, other)]
+        equal = [plain for plain in waiting if self._has_same_constants(call, plain)]
         if not equal:
             return None
         name = side.names[call.results[0]] if call.results else ""
-        names = (self.plain.names[other.results[0]] if other.results else "" for other in equal)
-        chosen = next((other for other, n in zip(equal, names, strict=True) if n == name), equal[0])
+        chosen = equal[0]
+        for plain in reversed(equal):  # the first of the same name, if there is one
+            plain_name = self.plain.names[plain.results[0]] if plain.results else ""
+            if plain_name == name:
+                chosen = plain
         waiting.remove(chosen)
         return chosen
 
-    def _has_same_constants(self, call: Operation, other: Operation) -> bool:
-        for number, plain_number in zip(call.reads, other.reads, strict=False):
+    def _has_same_constants(self, call: Operation, plain: Operation) -> bool:
+        for number, plain_number in zip(call.reads, plain.reads, strict=False):
             is_constant = number >= 0 and self.quantized.is_constant(number)
             if not is_constant or plain_number < 0:
                 continue
@@ -267,9 +270,9 @@ def find_counterparts(
             continue
         if results and all(_is_float_of(quantized, plain, n, values.get(n)) for n in results):
             pairs = tuple((number, values[number]) for number in results)
-            wanted = [plain_number for _, plain_number in pairs]
-            known = by_plain.keys() - {*wanted}
-            operators = find_operators(plain.subgraph, known, wanted)
+            plain_results = [plain_number for _, plain_number in pairs]
+            computed_before = by_plain.keys() - {*plain_results}
+            operators = find_operators(plain.subgraph, computed_before, plain_results)
             reads = _find_reads(plain, operators, by_plain)
             is_earlier = reads is not None and all(
                 makers.get(n, -1) < place for n in reads.values()

@@ -110,8 +110,8 @@ def find_cache_fault(graph: Graph) -> str:
             return reason
         if len(port.shape) == 4:
             lengths.add(port.shape[3] if kind == "key" else port.shape[2])
-        other = inputs[f"past_{other_kind}_{layer}_in"]
-        if kind == "key" and (reason := compare_kinds(port, other)):
+        value_name = f"past_value_{layer}_in"
+        if kind == "key" and (reason := compare_kinds(port, inputs[value_name])):
             return reason
     variant = measure_graph(graph)
     # Of sliding windows, the caches have several lengths.
@@ -320,9 +320,9 @@ def see_wrong_types(folder: GenieFolder) -> Iterator[Seen]:
 
 def see_strange_numbers(folder: GenieFolder) -> Iterator[Seen]:
     """Report numbers of the configuration that libGenie accepts, and that make no sense."""
-    known = read_keys().sections
+    sections = read_keys().sections
     for name, place, values in list_sections(folder.config):
-        for key, (low, high) in known[name].ranges.items():
+        for key, (low, high) in sections[name].ranges.items():
             value = values.get(key)
             if isinstance(value, (int, float)) and not low <= value <= high:
                 bounds = f"{low:g} to {high:g}"
