@@ -28,7 +28,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 ANSWER_S, GONE = 20.0, {404, 410}
 # Vendors, and the projects that a page names.
 HOSTS = {
-    "abseil.io", "ai.google.dev", "bazel.build", "buck2.build", "clang.llvm.org", "cmake.org",
+    "abseil.io", "ai.google.dev", "bazel.build", "clang.llvm.org", "cmake.org",
     "developer.android.com", "docs.docker.com", "docs.github.com", "docs.gradle.org",
     "docs.kernel.org", "docs.oracle.com", "docs.python.org", "docs.pytorch.org",
     "docs.qualcomm.com", "docs.yoctoproject.org", "download.pytorch.org", "gcc.gnu.org",
