@@ -130,9 +130,7 @@ class Checkout(NamedTuple):
         path of the needed one.
         """
         needed = self.case.facts.submodules
-        listed = {module.path for module in self.facts.submodules}
-        unknown = [SubmoduleFacts(path, "missing") for path in needed if path not in listed]
-        for module in (*self.facts.submodules, *unknown):
+        for module in self.facts.submodules:
             within = (path for path in needed if f"{module.path}/".startswith(f"{path}/"))
             owner = next(within, None)
             if owner and module.state == state:

@@ -133,7 +133,11 @@ def survey_environment(
         python=python,
         backend=_survey_backend(request, sdk, python if fitness.python else None),
         variables=survey_variables(request.variables, request.roots.get(sdk_name)),
-        checkout=survey_checkout(request.roots[CHECKOUT]) if CHECKOUT in request.roots else None,
+        checkout=(
+            survey_checkout(request.roots[CHECKOUT], request.submodules)
+            if CHECKOUT in request.roots
+            else None
+        ),
         installations=tuple(
             _survey_installation(name, request, adoption)
             for name, adoption in request.adoptions.items()

@@ -12,7 +12,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -264,8 +264,9 @@ MAX_BYTES = 64 << 20
 MAX_VERSION = 40
 
 
-def survey_checkout(root: Path) -> CheckoutFacts:
-    """Return facts about a checkout, which git reads. Nothing is written."""
+def survey_checkout(root: Path, needed: Sequence[str] = ()) -> CheckoutFacts:
+    """Return facts about a checkout, which git reads. Nothing is written. ``needed`` are paths of
+    submodules: git does not list one inside a submodule that was copied without its ``.git``."""
     if not root.is_dir():
         return CheckoutFacts(root, is_directory=False)
     commit, status = None, ""
@@ -274,12 +275,19 @@ def survey_checkout(root: Path) -> CheckoutFacts:
         # Nested ones, too: CMake reports a missing submodule late, and only the first group.
         status = ask_git(root, "submodule", "status", "--recursive").decode("utf-8", "replace")
     outputs = [root / "third-party" / "flatcc" / path for path in FLATCC_OUTPUTS]
+    modules = [_look_again(root, row) for row in _parse_status(status)]
+    listed = {module.path for module in modules}
+    modules += [
+        SubmoduleFacts(path, "ok" if has_files(root / path) else "missing")
+        for path in needed
+        if path not in listed
+    ]
     return CheckoutFacts(
         root,
         is_directory=True,
         is_git=commit is not None,
         commit=commit,
-        submodules=tuple(_look_again(root, row) for row in _parse_status(status)),
+        submodules=tuple(modules),
         leftovers=tuple((str(path), _machine_of(path)) for path in outputs if path.is_file()),
         has_adaptor=bool(find_adaptors(str(root))),
         version=read_window(root / "version.txt").strip()[:MAX_VERSION],

@@ -692,7 +692,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN702": (checkout(root=Path("/src/executorch2")), checkout()),
     "QNN703": (checkout(is_git=False), checkout()),
     "QNN704": (checkout(commit="a" * 39 + "b"), checkout()),
-    "QNN705": (checkout(), checkout(JSON)),
+    "QNN705": (checkout(module("third-party/json", "missing")), checkout(JSON)),
     "QNN706": (
         checkout(JSON, module("third-party/json/deep", "missing")),
         checkout(JSON, module("third-party/json2/deep", "missing")),

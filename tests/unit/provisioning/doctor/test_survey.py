@@ -18,7 +18,14 @@ from provisioning.artifacts.choice import OverlayRecord, write_overlay
 from provisioning.console import usage
 from provisioning.console.git import read_commit
 from provisioning.console.process import Completed
-from provisioning.doctor.facts import CheckoutFacts, DeviceFacts, PythonFacts, SdkFacts, ToolFacts
+from provisioning.doctor.facts import (
+    CheckoutFacts,
+    DeviceFacts,
+    PythonFacts,
+    SdkFacts,
+    SubmoduleFacts,
+    ToolFacts,
+)
 from provisioning.doctor.survey import host, qnn_probe
 from provisioning.doctor.survey.environment import _may_load as may_load
 from provisioning.doctor.survey.environment import survey_variables
@@ -141,6 +148,14 @@ def test_a_submodule_whose_files_are_there_is_not_missing(tmp_path: Path) -> Non
     git(root, "submodule", "--quiet", "deinit", "-f", "third-party/a b")
     (place / "json.hpp").write_text("// a copy")
     assert survey_checkout(root).submodules == (module,)
+    # Git lists no submodule inside one that has no repository.
+    nested = "third-party/a b/re2"
+    needed = module.path, nested
+    missing = SubmoduleFacts(nested, "missing")
+    assert survey_checkout(root, needed).submodules == (module, missing)
+    (place / "re2").mkdir()
+    (place / "re2/re2.h").write_text("// a copy")
+    assert survey_checkout(root, needed).submodules == (module, replace(missing, state="ok"))
     git(place, "init", "-q")
     git(place, "commit", "-q", "--allow-empty", "-m", "another")
     (moved,) = survey_checkout(root).submodules
