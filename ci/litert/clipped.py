@@ -31,14 +31,14 @@ def find_clipped_values(
     counterparts = find_counterparts(quantized, plain, (sets[0], float_sets[0]))
     pairs = [pair for counterpart in counterparts for pair in counterpart.results]
     interpreter = open_interpreter(plain.data, keeps_tensors=True)
-    seen: dict[int, Bounds] = {}
+    computed_bounds: dict[int, Bounds] = {}
     for arrays in float_sets:
         run_interpreter(interpreter, arrays)
         for _, plain_number in pairs:
             values = interpreter.get_tensor(plain_number)
-            before = seen.get(plain_number, Bounds(np.inf, -np.inf))
+            before = computed_bounds.get(plain_number, Bounds(np.inf, -np.inf))
             low, high = float(values.min()), float(values.max())
-            seen[plain_number] = Bounds(min(low, before.low), max(high, before.high))
+            computed_bounds[plain_number] = Bounds(min(low, before.low), max(high, before.high))
     program = LitertProgram(quantized.data, keeps_operators=True)
     parsed = program.parsed[name_method(quantized.entry)]
     clipped: list[tuple[float, Clipped]] = []
@@ -48,7 +48,9 @@ def find_clipped_values(
         if levels is not None:
             calibrated = find_bounds(levels, read_dtype(tensor))
             name = COMPUTED.format(parsed.names[number])
-            clipped += describe_clipped(parsed.graph, name, calibrated, seen[plain_number])
+            clipped += describe_clipped(
+                parsed.graph, name, calibrated, computed_bounds[plain_number]
+            )
     return choose_clipped(clipped)
 
 

@@ -57,7 +57,10 @@ class MixableLitert:
         counterparts = find_counterparts(self.quantized, self.plain, (sets[0], float_sets[0]))
         self.graph = parse_whole(source.data)
         self.counterparts = {self.graph.names[each.results[0][0]]: each for each in counterparts}
-        changed = {name for made in changes for change in made for name in change.nodes}
+        changed: set[str] = set()
+        for changes_of_rewrite in changes:
+            for change in changes_of_rewrite:
+                changed.update(change.nodes)
         self.rewritten = {
             name: each
             for name, each in self.counterparts.items()
