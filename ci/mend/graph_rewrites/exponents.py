@@ -17,9 +17,9 @@ CLOSE = 1e-6
 PRODUCT_OPERATORS = frozenset({"linear", "matmul", "mul"})
 SUMS = frozenset({"mean", "sum"})
 LARGEST_OF_ROWS = frozenset({"amax", "max"})
-VIEWS = frozenset({"flatten", "reshape", "squeeze", "unflatten", "unsqueeze", "view"})
+OTHER_SHAPES = frozenset({"flatten", "reshape", "squeeze", "unflatten", "unsqueeze", "view"})
 # What only moves the elements of a value, or their axes.
-SHAPES = VIEWS | {"expand", "permute", "transpose"}
+SHAPES = OTHER_SHAPES | {"expand", "permute", "transpose"}
 
 
 # In float16, QNN's exp of numbers below -88 is as large as -131008 or 131008 instead of 0: -98.2 dB
@@ -119,7 +119,7 @@ def _find_viewed(edit: GraphEditor, value: str) -> Node | None:
     """Return the call whose result a value is, or is a view of, with the elements in their
     order."""
     maker = edit.makers.get(value)
-    while maker and maker.operator in VIEWS:
+    while maker and maker.operator in OTHER_SHAPES:
         maker = edit.makers.get(edit.source(maker.reads[0]))
     return maker
 

@@ -55,13 +55,25 @@ def other_tokenizer(folder: Path, _: dict[str, Any]) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(make_tokenizer(VOCABULARY + 100)))
 
 
+YARN = {
+    "rope-type": "yarnrope",
+    "original-max-position-embeddings": 64,
+    "factor": 2,
+    "dim": 16,
+    "extrapolation-factor": 1.0,
+    "attn-factor": 1.0,
+    "beta-fast": 32,
+    "beta-slow": 1,
+}
+
+
 def encode_positions(**encoding: Any) -> Change:
     """The model has an encoding of positions."""
 
     def change(_: Path, config: dict[str, Any]) -> None:
         engine = config["dialog"]["engine"]
-        del engine["backend"]["QnnHtp"]["pos-id-dim"]
-        engine["model"]["positional-encoding"] = encoding
+        half_of_head = engine["backend"]["QnnHtp"].pop("pos-id-dim")
+        engine["model"]["positional-encoding"] = {"rope-dim": half_of_head, **encoding}
 
     return change
 
@@ -87,14 +99,14 @@ REFUSED: dict[str, tuple[Change, type[Exception], str]] = {
         "takes swa_attention_mask",
     ),
     "another rotation": (
-        encode_positions(type="rope", **{"rope-scaling": {"rope-type": "yarnrope"}}),
+        encode_positions(type="rope", **{"rope-scaling": YARN}),
         UsageError,
         "rope-scaling of bundle is yarnrope",
     ),
     "a scaling without its numbers": (
         encode_positions(type="rope", **{"rope-scaling": {"rope-type": "llama3"}}),
-        UsageError,
-        "original-max-position-embeddings of bundle is null",
+        FailedError,
+        "llama3 needs original-max-position-embeddings, factor, low-freq-factor, high-freq-factor",
     ),
     "a base that is no number": (
         encode_positions(type="rope", **{"rope-theta": 0}),
