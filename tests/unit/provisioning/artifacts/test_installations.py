@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,12 +226,14 @@ def test_messages_name_the_option_with_which_an_installation_was_chosen(
     def build(*words: str) -> list[str]:
         arguments = ["build", "linux", "--check", "--no-doctor", *words]
         assert run_command("ci", VERBS, arguments)[0] == 3
-        lines = capsys.readouterr().err.splitlines()
+        # How many other things are missing depends on the programs of this machine.
+        messages = re.sub(r" \(and \d+ more\)", "", capsys.readouterr().err)
+        lines = messages.splitlines()
         return [line for line in lines if not line.startswith(("  why", "    also", "note"))]
 
     fetch = "ci fetch qnn-sdk:base,headers,linux,hexagon"
     lacks_sdk = [
-        f"ci build: profile linux lacks qnn-sdk {PIN} (and 1 more)",  # its submodules
+        f"ci build: profile linux lacks qnn-sdk {PIN}",
         f"  fix: run `{fetch}`, or set QNN_SDK_ROOT to an installation",
     ]
     used = "version 1.5.1"
@@ -248,7 +251,7 @@ def test_messages_name_the_option_with_which_an_installation_was_chosen(
     monkeypatch.setenv("EXECUTORCH_ROOT", "")
     assert build("--sdk", "sdk") == [
         f"qnn-sdk: using --sdk {qnn}, version {PIN}175447 (the pinned version is {PIN})",
-        "ci build: profile linux lacks executorch 1.5.1 (and 1 more)",  # headers of the SDK
+        "ci build: profile linux lacks executorch 1.5.1",
         "  fix: run `ci fetch executorch:runner`, or set EXECUTORCH_ROOT to an installation",
     ]
 
