@@ -126,7 +126,7 @@ def find_garbled(garbled: Sequence[Garbled]) -> Finding:
             " scheme: the rows that they select are garbled, and letting the CPU compute them is"
             " what makes them wrong",
             "cast the indices directly behind the operator: indices.to(torch.int32), and back to"
-            " int64 where they are read; mend's narrow-indices writes these casts",
+            " int64 for the node on the CPU; the rewrite narrow-indices of `mend` adds the casts",
             certainty=Certainty.KNOWN,
             proof=Proof.PROVEN,
             name=INDICES.id,
