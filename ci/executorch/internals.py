@@ -31,7 +31,6 @@ PLACES: dict[str, tuple[str, ...]] = {
     "flatbuffer_to_option": (
         "backends.qualcomm.serialization.qc_schema_serialize:flatbuffer_to_option",
     ),
-    "get_delegation_info": ("devtools.backend_debug:get_delegation_info",),
     "option_to_flatbuffer": (
         "backends.qualcomm.serialization.qc_schema_serialize:option_to_flatbuffer",
     ),

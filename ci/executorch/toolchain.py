@@ -32,7 +32,6 @@ EXECUTORCH = (
     "backends/qualcomm",
     "backends/transforms",
     "data/bin",
-    "devtools",
     "exir",
     "extension",
     "kernels",

@@ -11,7 +11,8 @@ import torch
 
 from ci.analysis.grids import find_grids
 from ci.analysis.noise import predict_noise
-from ci.executorch.internals import get_delegation_info, pybindings, utils
+from ci.executorch.delegation import list_delegated
+from ci.executorch.internals import pybindings, utils
 from ci.executorch.lower import compiler_spec
 from ci.executorch.patches import PATCHES_OF_SEARCH, apply_patches, warm_up
 from ci.executorch.quantize import make_quantizer, quantize_method
@@ -96,7 +97,7 @@ def lower_and_run(
         name = getattr(node.target, "__name__", str(node.target))
         if not any(word in name for word in AROUND):
             left[find_part(node)] = name + LEFT
-    if not left and not get_delegation_info(lowered).num_delegated_nodes:
+    if not left and not list_delegated(lowered):
         left = {UNKNOWN: "everything" + LEFT}
     buffer = edge.to_executorch().buffer  # the program reads it for as long as it runs
     program = pybindings._load_for_executorch_from_buffer(buffer)

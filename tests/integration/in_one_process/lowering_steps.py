@@ -816,24 +816,37 @@ def test_a_graph_that_qnn_cannot_compile_names_the_line_of_the_first_unmade_node
     assert [place.line for place in lower.describe_refusal(caught.value, log).places] == [4]
 
 
-def test_nodes_on_the_cpu_are_counted_and_named_with_their_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    info = SimpleNamespace(num_delegated_nodes=9, num_delegated_subgraphs=2)
-    monkeypatch.setattr(audit, "get_delegation_info", lambda graph_module: info)
+def partition(name: str, *operators: str) -> Any:
+    """A node of a lowered graph for a partition, and the module of which it is the name."""
+    nodes = [node(operator, Operator(operator)) for operator in operators]
+    placeholder = node("x", Operator("placeholder"))
+    placeholder.op = "placeholder"
+    attribute = node(name, name)
+    attribute.op = "get_attr"
+    graph = SimpleNamespace(nodes=[placeholder, *nodes])
+    return attribute, SimpleNamespace(original_module=SimpleNamespace(graph=graph))
+
+
+def test_nodes_on_the_cpu_are_counted_and_named_with_their_reason() -> None:
+    first, two = partition("lowered_module_0", "aten.relu", "aten.add")
+    second, one = partition("lowered_module_1", "aten.tanh")
     nodes = [
+        first,
+        second,
         node("x", Operator("placeholder")),
         node("call", Operator("executorch_call_delegate")),
         node("part", operator.getitem),
         node("erf", Operator("aten.erf"), line=3),
         node("topk", Operator("aten.topk"), line=4),
     ]
-    nodes[0].op = "placeholder"
+    nodes[2].op = "placeholder"
     refusals = audit.Refusals()
     refusals.by_node["erf"] = "no visitor"
-    graph = SimpleNamespace(graph=SimpleNamespace(nodes=nodes))
+    graph = SimpleNamespace(
+        graph=SimpleNamespace(nodes=nodes), lowered_module_0=two, lowered_module_1=one
+    )
     assert audit_delegation([graph], refusals) == Delegation(
-        9,
+        3,
         2,
         2,
         (
@@ -847,11 +860,7 @@ def test_nodes_on_the_cpu_are_counted_and_named_with_their_reason(
 
 
 @pytest.mark.parametrize("way", ["quantize", "dequantize"])
-def test_a_conversion_on_the_cpu_counts_except_on_lpai(
-    monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    info = SimpleNamespace(num_delegated_nodes=9, num_delegated_subgraphs=1)
-    monkeypatch.setattr(audit, "get_delegation_info", lambda graph_module: info)
+def test_a_conversion_on_the_cpu_counts_except_on_lpai(way: str) -> None:
     left = [node("q", Operator(f"quantized_decomposed.{way}_per_tensor.default"))]
     graph = SimpleNamespace(graph=SimpleNamespace(nodes=left))
     counts = {
