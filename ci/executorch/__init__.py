@@ -8,6 +8,7 @@ from collections.abc import Sequence
 IMPORTS = ("ci.executorch.runtime", "ci.models.model")
 # Not spelled out: every verb imports this package, but few need the compiler (see ci.gate).
 COMPILER = f"{__name__}.patches"
+BYTECODE = f"{__name__}.bytecode"  # first, because it works beside the others
 
 
 def choose_imports(*, use_cache: bool, plain: bool) -> Sequence[str]:
@@ -16,4 +17,6 @@ def choose_imports(*, use_cache: bool, plain: bool) -> Sequence[str]:
     patches, which ``plain`` rules out, are applied then."""
     from ci.cases.programs import has_programs
 
-    return IMPORTS if plain or (use_cache and has_programs()) else (*IMPORTS, COMPILER)
+    if plain or (use_cache and has_programs()):
+        return IMPORTS
+    return (BYTECODE, *IMPORTS, COMPILER)

@@ -27,6 +27,7 @@ from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource
 
 from ci.cases.forked import still_tqdm
+from ci.executorch.bytecode import end_compiling
 from ci.models.model import Model
 from ci.models.schemes import Scheme
 from provisioning.documents import read_text
@@ -66,6 +67,7 @@ def before_forks() -> None:
     and reports why."""
     with suppress(Exception):
         warm_up(plain=False)
+    end_compiling()
 
 
 def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:

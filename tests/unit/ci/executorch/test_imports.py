@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.executorch import COMPILER, IMPORTS, choose_imports
+from ci.executorch import BYTECODE, COMPILER, IMPORTS, choose_imports
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_the_compiler_is_imported_once_for_all_workers_if_every_case_needs_it(
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
     (tmp_path / "lowered" / entry).mkdir(parents=True)
     modules = choose_imports(use_cache=use_cache, plain=plain)
-    assert modules == ((*IMPORTS, COMPILER) if compiles else IMPORTS)
+    assert modules == ((BYTECODE, *IMPORTS, COMPILER) if compiles else IMPORTS)
