@@ -12,7 +12,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import nox
@@ -22,15 +22,14 @@ sys.path.insert(0, str(ROOT))  # a nox that was not started by ./nox does not lo
 
 from ci.nox_sessions.runs import (  # noqa: E402
     USAGE,
-    accepts_arguments,
     end_run,
     fail,
-    list_pytest_words,
     make_environment,
     run_module,
 )
 from ci.packages.locks import GROUPS  # noqa: E402
 from ci.verbs.sessions import (  # noqa: E402
+    accepts_arguments,
     fetch_library,
     list_nox_words,
     list_verbs,
@@ -165,6 +164,21 @@ def run_tests(
     env = {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     report = f"--junit-xml={ROOT / 'reports' / session.name / 'junit.xml'}"
     session.run(str(python), "-m", "pytest", report, *words, env=env)
+
+
+def list_pytest_words(words: Iterable[str], *folders: str) -> list[str]:
+    """Return pytest's arguments for those of a session. What names files or folders of tests from
+    the user's directory is written from the root. ``folders`` are added if nothing does."""
+    caller = Path(os.environ.get("QNN_CI_CALLER_DIR", ROOT))
+    arguments, names_tests = [], False
+    for word in words:
+        path, *test = word.split("::", 1)
+        # Users' paths are relative to the directory of the call, but pytest runs in the root.
+        if "tests" in word and (caller / path).exists():
+            word = "::".join([os.path.relpath(caller / path, ROOT), *test])
+        names_tests |= "tests" in word and (ROOT / word.partition("::")[0]).exists()
+        arguments.append(word)
+    return arguments if names_tests else [*arguments, *folders]
 
 
 LINTERS = {

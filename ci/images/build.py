@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PathDistribution
@@ -43,8 +43,8 @@ from ci.images.definition import (
     python_locks,
 )
 from ci.images.engine import add_file, explain_error, is_full, normalize_image, save_image
-from ci.nox_sessions.installers import CPU_INDEX
 from ci.packages.locks import CUDA, list_pins
+from ci.packages.torch_builds import list_indexes, point_pip
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.documents import open_regular, read_text
@@ -73,7 +73,7 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
         # pip would evaluate conditions for the Python that runs it.
         requirements = directory / "requirements.txt"
         requirements.write_text("".join(f"{drop_marker(line)}\n" for _, line in pins), "utf-8")
-        _run_pip(common, ["--require-hashes", "-r", requirements])
+        _run_pip([*common, "--require-hashes", "-r", requirements], {})
         locked |= {(canonicalize_name(pin.name), str(pin.specifier)) for pin, _ in pins}
         if lock.torch:
             _fetch_torch([*common, f"torch=={lock.torch}"])
@@ -104,21 +104,13 @@ def needs_cuda(wheel: Path) -> bool:
 
 
 def _fetch_torch(words: Sequence[str | Path]) -> None:
-    """Fetch torch from the same index as ./nox.
-
-    This is the index in QNN_CI_TORCH_INDEX. If the variable is empty or ``none``, it is pip's
-    index. If the variable is not set, it is PyTorch's index for the CPU, or pip's index if that
-    fails.
-    """
-    named = os.environ.get("QNN_CI_TORCH_INDEX")
-    if named is None:
-        try:
-            # Short, so that a machine without access to this index soon tries pip's.
-            _run_pip(words, ["--index-url", CPU_INDEX, "--timeout", "5", "--retries", "0"])
+    """Fetch torch from the first index that has it, as ./nox does."""
+    *other_indexes, last_index = list_indexes()
+    for index in other_indexes:
+        with suppress(DownloadError):
+            _run_pip(words, point_pip(index))
             return
-        except DownloadError:
-            named = ""
-    _run_pip(words, ["--index-url", named] if named not in {"", "none"} else [])
+    _run_pip(words, point_pip(last_index))
 
 
 def read_pin(path: Path) -> tuple[str, str] | None:
@@ -132,11 +124,12 @@ def read_pin(path: Path) -> tuple[str, str] | None:
     return name, f"=={version.public}"
 
 
-def _run_pip(command: Sequence[str | Path], words: Sequence[str | Path]) -> None:
+def _run_pip(words: Sequence[str | Path], variables: Mapping[str, str]) -> None:
+    """Run pip with additional variables."""
     pip = [*module_command("pip"), "--disable-pip-version-check", "--no-input"]
-    argv = [*pip, *command, *words]
+    env = {**os.environ, **variables}
     try:
-        run_process(argv, fix="check pip's index, proxy and certificates")
+        run_process([*pip, *words], env=env, fix="check pip's index, proxy and certificates")
     except ToolError as error:
         raise DownloadError(
             "pip could not fetch the image's packages", why=error.why, fix=error.fix

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import nox
+from filelock import FileLock, Timeout  # nox brings it, with virtualenv
 
 from ci.nox_sessions.installers import install_with_pip, install_with_uv
 from ci.packages.locks import Lock, list_pins
 from ci.packages.uv import find_uv
+from provisioning.console.progress import Progress
+from provisioning.console.streams import user_stderr
 
-if TYPE_CHECKING:
-    import nox
-
-HEARTBEAT_S = 15.0
 STAMP = "installed.sha256"  # in an environment that is complete: the digest of its lock
 
 
@@ -59,8 +57,16 @@ class PythonEnvironment:
         """
         if self.is_complete():
             return
+        self.folder.parent.mkdir(exist_ok=True)
         # Two runs in one fresh checkout would otherwise install into the same folder at once.
-        with hold_lock(self.folder.with_name(f"{self.folder.name}.lock"), session.log):
+        lock = FileLock(f"{self.folder}.lock")
+        try:
+            held_lock = lock.acquire(timeout=0)
+        except Timeout:
+            waiting = f"waiting for another nox process that creates {self.lock.name}"
+            with announce(session, waiting):
+                held_lock = lock.acquire()
+        with held_lock:
             if not self.is_complete():
                 self._install(session)
 
@@ -74,7 +80,7 @@ class PythonEnvironment:
         if uv is None:
             session.log("uv cannot be used, so pip installs; to try again, remove .nox/bootstrap")
         count = sum(1 for _ in list_pins(self.lock.path))
-        with show_progress(f"installing {count} packages into {self.lock.name}", session.log):
+        with announce(session, f"installing {count} packages into {self.lock.name}"):
             if uv is None:
                 install_with_pip(session, self.folder, self.lock)
             else:
@@ -84,36 +90,9 @@ class PythonEnvironment:
 
 
 @contextmanager
-def hold_lock(path: Path, log: Callable[[str], None]) -> Iterator[None]:
-    """Hold a file lock for the duration of the block. While another process holds it, print a note
-    and wait. Raises OSError if the file cannot be written."""
-    import fcntl  # does not exist on Windows
-
-    path.parent.mkdir(exist_ok=True)
-    # A link is not followed, and nothing is written: it may be a file of the user's.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    with os.fdopen(descriptor, "r+b") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with show_progress(f"waiting for another nox process that creates {path.stem}", log):
-                fcntl.flock(lock, fcntl.LOCK_EX)
+def announce(session: nox.Session, activity: str) -> Iterator[None]:
+    """Print what the block does, and from time to time how long it has taken."""
+    session.log(activity)
+    # Without bars, because rich, which draws them, is not installed with nox.
+    with Progress(user_stderr()).waiting(activity):
         yield
-
-
-@contextmanager
-def show_progress(activity: str, log: Callable[[str], None]) -> Iterator[None]:
-    """Print ``activity`` at the start of the block and then, with the elapsed time, every
-    HEARTBEAT_S seconds until its end."""
-    begun, ended = time.monotonic(), threading.Event()
-
-    def repeat() -> None:
-        while not ended.wait(HEARTBEAT_S):
-            log(f"{activity}: {time.monotonic() - begun:.0f} s")
-
-    log(activity)
-    threading.Thread(target=repeat, daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()

@@ -5,33 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ci.packages.locks import ROOT, Lock, list_pins
+import nox
+
+from ci.packages.locks import Lock
 from ci.packages.pip_settings import read_settings
-from ci.packages.uv import translate
-
-if TYPE_CHECKING:
-    import nox
-
-TORCH_VARIABLE = "QNN_CI_TORCH_INDEX"
-# On the default package index, torch is a CUDA build of several GB. uv knows this index itself.
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# A machine without access to that index soon uses pip's.
-IMPATIENT = {"UV_HTTP_RETRIES": "0", "UV_HTTP_CONNECT_TIMEOUT": "3"}
+from ci.packages.torch_builds import TORCH_VARIABLE, choose_torch, list_indexes, point_pip
+from ci.packages.uv import list_options, place_cache, translate
 
 
 def install_with_uv(session: nox.Session, uv: str, folder: Path, lock: Lock) -> None:
     """Create the environment in ``folder`` with the packages of a lock. Its files are hard links to
     those of uv's cache, if both are in one file system. Raises CommandFailed of nox."""
     settings = read_settings(os.environ)
-    env = translate(settings, os.environ)
-    place_cache(env)
-    quiet = ["--quiet", f"--python={folder / 'bin' / 'python'}"]
-    if settings.get("no-index", "").lower() in {"1", "true", "yes", "on"}:
-        quiet.append("--no-index")
+    env = place_cache(translate(settings, os.environ))
+    quiet = ["--quiet", f"--python={folder / 'bin' / 'python'}", *list_options(settings)]
 
     def install(env: Mapping[str, str], files: Sequence[Path], *options: str) -> None:
         words = [f"--requirements={file}" for file in files]
@@ -57,58 +47,6 @@ def install_with_uv(session: nox.Session, uv: str, folder: Path, lock: Lock) -> 
         install({**env, **source}, [file])
 
 
-def place_cache(variables: dict[str, str]) -> None:
-    """Put uv's cache next to the environments if this user cannot write where it usually is."""
-    usual = Path(variables.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "uv")
-    existing = next(folder for folder in (usual, *usual.parents) if folder.exists())
-    if not os.access(existing, os.W_OK):
-        variables.setdefault("UV_CACHE_DIR", str(ROOT / ".nox" / "uv-cache"))
-
-
-def choose_torch(
-    resolve: Sequence[str], env: Mapping[str, str], lock: Lock
-) -> tuple[list[str], dict[str, str]]:
-    """Return the requirements of torch, and of what only the build of it needs that this machine
-    finds, and the variables with which uv finds them. If there is no such build, the installation
-    fails, and uv reports why.
-
-    The requirements have the hashes of the lock. A build that the lock does not know, such as that
-    of a company's index, has none.
-    """
-    torch, source = f"torch=={lock.torch}", dict[str, str]()
-    files = [f"--constraints={path}" for path in (lock.path, lock.cuda)]
-    command = [*resolve, "--no-header", "--no-annotate", *files, "-"]
-    for source in list_sources(env):
-        patience = IMPATIENT if "UV_TORCH_BACKEND" in source else {}
-        variables = {**env, **source, **patience}
-        ended = subprocess.run(
-            command, env=variables, input=torch, capture_output=True, text=True, check=False
-        )
-        if ended.returncode == 0:
-            lines = ended.stdout.splitlines()
-            break
-    else:
-        lines = [torch]
-    installed = {pin.name for pin, _ in list_pins(lock.path)}
-    locked_lines = {}
-    for path in (lock.builds, lock.cuda):
-        for pin, line in list_pins(path):
-            locked_lines[f"{pin.name}{pin.specifier}"] = line
-    pins = [line for line in lines if line and line.partition("==")[0] not in installed]
-    return [locked_lines.get(pin, pin) for pin in pins], source
-
-
-def list_sources(variables: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield variables of uv for each place where torch is looked for, one after the other."""
-    index = os.environ.get(TORCH_VARIABLE)
-    if index is None:
-        yield {"UV_TORCH_BACKEND": "cpu"}
-    if index in {None, "", "none"}:
-        yield {}
-    else:  # of equal versions, uv takes that of the first index
-        yield {"UV_INDEX": f"{index} {variables.get('UV_INDEX', '')}".strip()}
-
-
 def install_with_pip(session: nox.Session, folder: Path, lock: Lock) -> None:
     """Create the environment in ``folder`` with the packages of a lock. pip does not check the
     hashes of torch. Raises CommandFailed of nox."""
@@ -120,11 +58,11 @@ def install_with_pip(session: nox.Session, folder: Path, lock: Lock) -> None:
     session.run(*pip, *packages, silent=True, log=False)
     if not lock.torch:
         return
-    torch, index = f"torch=={lock.torch}", os.environ.get(TORCH_VARIABLE)
-    if index is None:
-        env = {**os.environ, "PIP_INDEX_URL": CPU_INDEX, "PIP_RETRIES": "0", "PIP_TIMEOUT": "3"}
+    torch = f"torch=={lock.torch}"
+    *other_indexes, last_index = list_indexes()
+    for index in other_indexes:
+        env = {**os.environ, **point_pip(index)}
         ended = subprocess.run([*pip, torch], env=env, capture_output=True, check=False)
         if ended.returncode == 0:
             return
-    env = {"PIP_INDEX_URL": index} if index not in {None, "", "none"} else {}
-    session.run(*pip, torch, env=env, silent=True, log=False)
+    session.run(*pip, torch, env=point_pip(last_index), silent=True, log=False)

@@ -7,10 +7,8 @@ import errno
 import os
 import platform
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -158,37 +156,3 @@ def require_host(session: nox.Session, group: str) -> None:
     if group in LARGE and (system, machine) != ("Linux", "x86_64"):
         needs = f"{session.name} needs Linux on x86-64, such as in a CI job"
         fail(session, ENVIRONMENT, f"{needs}; this is {system} {machine}, where {ELSEWHERE} work")
-
-
-def accepts_arguments(session: nox.Session, module: str) -> bool:
-    """Return whether a module of the group ``test`` has something to do for a session's arguments:
-    False if it printed its help. If it refuses them, fail the session before the environment is
-    installed. With QNN_CI_ONLY_PARSE, the module only checks its arguments, and needs no other
-    package than those of nox for this."""
-    require_host(session, "test")
-    if find_environment(session, "test").is_complete():
-        return True  # the module itself refuses them at once
-    command = [sys.executable, "-m", module, *session.posargs]
-    env = {**os.environ, "QNN_CI_ONLY_PARSE": "1"}
-    checked = subprocess.run(
-        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False
-    )
-    sys.stdout.write(checked.stdout)
-    if checked.returncode:
-        fail(session, checked.returncode, f"{session.name} does not accept these arguments")
-    return not checked.stdout
-
-
-def list_pytest_words(words: Iterable[str], *folders: str) -> list[str]:
-    """Return pytest's arguments for those of a session. What names files or folders of tests from
-    the user's directory is written from the root. ``folders`` are added if nothing does."""
-    caller = Path(os.environ.get("QNN_CI_CALLER_DIR", ROOT))
-    arguments, names_tests = [], False
-    for word in words:
-        path, *test = word.split("::", 1)
-        # Users' paths are relative to the directory of the call, but pytest runs in the root.
-        if "tests" in word and (caller / path).exists():
-            word = "::".join([os.path.relpath(caller / path, ROOT), *test])
-        names_tests |= "tests" in word and (ROOT / word.partition("::")[0]).exists()
-        arguments.append(word)
-    return arguments if names_tests else [*arguments, *folders]

@@ -69,6 +69,22 @@ def translate(settings: Mapping[str, str], variables: Mapping[str, str]) -> dict
     return {**variables, **values, **of_user}
 
 
+def list_options(settings: Mapping[str, str]) -> list[str]:
+    """Return those of pip's ``settings`` for which uv has an option, but no variable."""
+    is_offline = settings.get("no-index", "").lower() in {"1", "true", "yes", "on"}
+    return ["--no-index"] if is_offline else []
+
+
+def place_cache(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return ``variables`` with uv's cache next to the environments if this user cannot write where
+    it usually is."""
+    usual = Path(variables.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "uv")
+    existing = next(folder for folder in (usual, *usual.parents) if folder.exists())
+    if os.access(existing, os.W_OK):
+        return {**variables}
+    return {"UV_CACHE_DIR": str(ROOT / ".nox" / "uv-cache"), **variables}
+
+
 def run(words: Sequence[str]) -> int:
     """Run uv with pip's settings, and return its exit code. Raises SettingsError if pip cannot read
     them, and FileNotFoundError if there is no uv of the locked version."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import nox
 
-from ci.nox_sessions.environments import show_progress
+from ci.nox_sessions.environments import announce
 from ci.nox_sessions.runs import (
     USAGE,
     fail,
@@ -96,6 +96,25 @@ def needs_only_core(session: nox.Session, group: str, verb: str, *words: str) ->
         env["QNN_CI_ONLY_PARSE"] = "1"
     ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
     return ended.returncode == USAGE or (ended.returncode == 0 and verb not in WITHOUT_PACKAGES)
+
+
+def accepts_arguments(session: nox.Session, module: str) -> bool:
+    """Return whether a module of the group ``test`` has something to do for a session's arguments:
+    False if it printed its help. If it refuses them, fail the session before the environment is
+    installed. With QNN_CI_ONLY_PARSE, the module only checks its arguments, and needs no other
+    package than those of nox for this."""
+    require_host(session, "test")
+    if find_environment(session, "test").is_complete():
+        return True  # the module itself refuses them at once
+    command = [sys.executable, "-m", module, *session.posargs]
+    env = {**os.environ, "QNN_CI_ONLY_PARSE": "1"}
+    checked = subprocess.run(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False
+    )
+    sys.stdout.write(checked.stdout)
+    if checked.returncode:
+        fail(session, checked.returncode, f"{session.name} does not accept these arguments")
+    return not checked.stdout
 
 
 def choose_executorch(session: nox.Session) -> str:
@@ -187,7 +206,7 @@ def install_beside_fetch(
     try:
         python = make_environment(session, group, executorch)
         if fetch.poll() is None:
-            with show_progress("fetching QNN's libraries", session.log):
+            with announce(session, "fetching QNN's libraries"):
                 fetch.wait()
         return python
     finally:

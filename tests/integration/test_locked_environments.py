@@ -15,9 +15,10 @@ from nox.command import CommandFailed
 
 from ci.nox_sessions import installers
 from ci.nox_sessions.environments import PythonEnvironment
-from ci.nox_sessions.installers import install_with_pip, install_with_uv, list_sources
+from ci.nox_sessions.installers import install_with_pip, install_with_uv
 from ci.packages import locks, pip_settings, uv
 from ci.packages.locks import Lock
+from ci.packages.torch_builds import CPU_INDEX, list_indexes, point_pip, point_uv
 from ci.packages.uv import find_uv, translate
 from tests.stand_ins.tiny_wheels import write_wheel
 
@@ -181,8 +182,8 @@ def test_a_cache_that_cannot_be_written_is_next_to_the_environments(
     session: Any = Session()
     program = str(find_uv())
     monkeypatch.delenv("UV_CACHE_DIR")
-    monkeypatch.setattr(installers, "ROOT", tmp_path)
-    monkeypatch.setattr(installers.os, "access", lambda *_: False)
+    monkeypatch.setattr(uv, "ROOT", tmp_path)
+    monkeypatch.setattr(uv.os, "access", lambda *_: False)
     install_with_uv(session, program, tmp_path / "environment", Lock("core"))
     assert (tmp_path / ".nox" / "uv-cache").is_dir()
 
@@ -231,21 +232,26 @@ def test_settings_of_pip_become_variables_of_uv(
 
 
 @pytest.mark.parametrize(
-    ("index", "sources"),
+    ("index", "of_uv", "of_pip"),
     [
-        (None, [{"UV_TORCH_BACKEND": "cpu"}, {}]),
-        ("", [{}]),
-        ("none", [{}]),
-        ("https://t", [{"UV_INDEX": "https://t https://a"}]),
+        (None, [{"UV_TORCH_BACKEND": "cpu"}, {}], [CPU_INDEX, None]),
+        ("", [{}], [None]),
+        ("none", [{}], [None]),
+        ("https://t", [{"UV_INDEX": "https://t https://a"}], ["https://t"]),
     ],
 )
 def test_torch_is_looked_for_on_its_own_index_unless_a_variable_names_another(
-    monkeypatch: pytest.MonkeyPatch, index: str | None, sources: Sequence[object]
+    monkeypatch: pytest.MonkeyPatch,
+    index: str | None,
+    of_uv: Sequence[object],
+    of_pip: Sequence[str | None],
 ) -> None:
     monkeypatch.delenv("QNN_CI_TORCH_INDEX", raising=False)
     if index is not None:
         monkeypatch.setenv("QNN_CI_TORCH_INDEX", index)
-    assert list(list_sources({"UV_INDEX": "https://a"})) == sources
+    indexes = list_indexes()
+    assert [point_uv(place, {"UV_INDEX": "https://a"}) for place in indexes] == of_uv
+    assert [point_pip(place).get("PIP_INDEX_URL") for place in indexes] == of_pip
 
 
 @pytest.mark.parametrize(

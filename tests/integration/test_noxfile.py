@@ -932,6 +932,19 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
     assert installed == []
 
 
+def test_the_lock_of_an_environment_is_not_written_through_a_link(
+    linux: ModuleType, tiny: Path, tmp_path: Path
+) -> None:
+    session = Recorder(tmp_path, "plan")
+    lock, notes = tmp_path / ".nox" / "core.lock", tmp_path / "notes"
+    lock.parent.mkdir()
+    notes.write_text("mine")
+    lock.symlink_to(notes)
+    with pytest.raises(RefusedError, match=r"core\.lock cannot be written"):
+        linux.make_environment(session, "core")
+    assert (session.ran, notes.read_text()) == ([], "mine")
+
+
 def test_an_environment_of_no_group_is_refused_before_another_is_made(
     noxfile: ModuleType, linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

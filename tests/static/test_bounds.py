@@ -22,7 +22,10 @@ READER = "provisioning/documents.py"
 PROBES = {
     "provisioning/doctor/survey/python_probe.py",
     *(f"ci/nox_sessions/{name}.py" for name in ("environments", "installers", "runs")),
-    *(f"ci/packages/{name}.py" for name in ("locks", "pip_settings", "requirements", "uv")),
+    *(
+        f"ci/packages/{name}.py"
+        for name in ("locks", "pip_settings", "requirements", "torch_builds", "uv")
+    ),
     "ci/verbs/sessions.py",
 }
 MAPPED = "it gets a file that the reader has opened"

@@ -291,11 +291,11 @@ def test_a_build_that_fails_on_a_full_disk_exits_with_4(printed: str, error: str
 def test_a_download_of_pip_that_fails_says_why_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(argv: object, *, fix: str) -> Any:
+    def fail(argv: object, *, env: object, fix: str) -> Any:
         raise ToolError("pip exited with 1", why="no matching distribution", fix=fix)
 
     monkeypatch.setattr(wheels, "run_process", fail)
     with pytest.raises(DownloadError) as caught:
-        wheels._run_pip(["download"], ["torch"])
+        wheels._run_pip(["download", "torch"], {})
     assert caught.value.why == "no matching distribution"
     assert "index" in caught.value.fix

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
-from ci.nox_sessions.environments import hold_lock
 from ci.report import claim
 from ci.report.claim import claim_reports
 from provisioning.errors import ExitCode, UsageError
@@ -62,19 +61,6 @@ def test_a_claim_writes_neither_through_a_link_nor_over_a_file_of_the_user(tmp_p
         with pytest.raises(UsageError, match=r"\.lock is a link, or not a file"):
             claim_reports(tmp_path / name)
         assert (link.samefile(notes), notes.read_text("utf-8")) == (True, "mine")
-
-
-def test_the_lock_of_an_environment_writes_neither_through_a_link_nor_over_a_file(
-    tmp_path: Path,
-) -> None:
-    notes = tmp_path / "notes.lock"
-    notes.write_text("mine", "utf-8")
-    (tmp_path / "core.lock").symlink_to(notes)
-    with hold_lock(notes, print):
-        pass
-    with pytest.raises(OSError, match="core"), hold_lock(tmp_path / "core.lock", print):
-        pass
-    assert notes.read_text("utf-8") == "mine"
 
 
 @pytest.mark.parametrize(
