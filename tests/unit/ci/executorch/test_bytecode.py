@@ -12,7 +12,8 @@ import pytest
 from tests.stand_ins.runs import run_to_end
 
 ROOT = Path(__file__).parents[4]
-START = "from ci.executorch import bytecode; bytecode.before_forks()"
+CORES = "import os; os.sched_getaffinity = lambda process: set(range({}))"
+START = f"{CORES.format(2)}; from ci.executorch import bytecode; bytecode.before_forks()"
 # The process has the time that it needs, and then ends by itself.
 WAIT = f"{START}; import os; [os.waitpid(child, 0) for child in bytecode.processes]"
 MODULES = {
@@ -49,10 +50,14 @@ def list_compiled(folder: Path) -> set[str]:
     return {name for name in MODULES if Path(cache_from_source(str(folder / name))).exists()}
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="nothing is compiled on one core")
 def test_what_is_imported_late_is_compiled_without_importing_torch(packages: Path) -> None:
     assert run(packages, WAIT) == ""
     assert list_compiled(packages) == COMPILED
+
+
+def test_nothing_is_compiled_beside_the_imports_on_one_core(packages: Path) -> None:
+    run(packages, WAIT.replace(CORES.format(2), CORES.format(1)))
+    assert list_compiled(packages) == set()
 
 
 def test_an_environment_with_bytecode_is_left_alone(packages: Path) -> None:
