@@ -499,13 +499,27 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(GRACE_S)
     with suppress(ProcessLookupError, PermissionError):
-        while time.monotonic() < deadline:
-            # Signal 0 only asks whether the group still has a member: its first process may have
-            # ended before the others.
-            os.killpg(process.pid, 0)
+        while time.monotonic() < deadline and _is_alive(process.pid):
             time.sleep(GROUP_POLL_S)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _is_alive(group: int) -> bool:
+    """Return whether a member of a process group has not ended. Its first process may have ended
+    before the others.
+
+    The kernel counts a member that has ended until another process has waited for it. In a
+    container without an init, no process waits for an orphan. Raises ProcessLookupError and
+    PermissionError.
+    """
+    os.killpg(group, 0)  # signal 0 only asks; this is quicker than reading /proc
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, member_of = read_text(stat, "replace").rpartition(")")[2].split()[:3]
+            if int(member_of) == group and state not in {"Z", "X"}:
+                return True
+    return False
 
 
 def end_marked(mark: str) -> list[str]:

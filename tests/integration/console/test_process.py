@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import secrets
@@ -16,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ci.cases.pool import PR_SET_CHILD_SUBREAPER
 from provisioning.console import process, usage
 from provisioning.console.interrupts import ENDING_SIGNALS, catch_signals
 from provisioning.console.process import (
@@ -84,6 +86,26 @@ def test_a_child_gets_time_to_end_even_if_its_parent_ends_at_once(
     )
     assert ended.exceeded
     assert mark.read_text() == "end\n"
+
+
+def test_a_child_that_nobody_waits_for_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container without an init, an orphan that has ended stays in its group forever."""
+    clock = stop_clock(monkeypatch, look_s=0.02)
+    monkeypatch.setattr(process, "GRACE_S", 600)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans become children of this process
+    try:
+        ended = run_process(
+            ["sh", "-c", "sleep 600 & echo $!; wait"],
+            timeout_s=500,
+            on_line=lambda _: clock.forward(501),
+            check=False,
+        )
+        orphan = int(ended.output)
+        assert os.waitpid(orphan, 0) == (orphan, signal.SIGTERM)
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
+    assert clock.read() < 600
 
 
 CHATTER = "while echo chatter; do :; done"
