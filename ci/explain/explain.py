@@ -47,7 +47,9 @@ MOST_UNKNOWN = 1000  # about this many error lines that match no rule are counte
 SHOWN_UNKNOWN = 20
 MOST_OPERATORS = 50  # are kept per rule
 REASON_LINES = 8  # of QNN for one operator that it refuses, with the empty lines between them
-_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_ANSI = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^])"  # and Buildkite's
+)
 _NO_DIGITS = dict.fromkeys(DIGITS)
 _ANY = (Literal(b"", b"", b""),)  # for rules that look at each line
 # Byte order marks, none of which is a part of another. Windows PowerShell writes UTF-16 with one.

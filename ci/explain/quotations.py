@@ -20,16 +20,27 @@ HEAD_CHARS = 400  # of a line, in which its form has to show
 COMMENT_LINES = 100  # of a block comment without an end
 OWN_CHARS = 4  # with which a line has to start as the example of its rule does
 
-# What CI systems, loggers and containers write before each line.
+# What CI systems, loggers and containers write before each line. Of logcat's lines only those that
+# are no errors have a prefix here: programs write messages between quotation marks to the others.
 _PREFIX = re.compile(
     r"(?:[\w ./()-]{1,80}\t[\w ./()-]{1,80}\t(?=\d{4}-))?"  # `gh run view --log`: job, step
     r"(?:\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z| ?[+-]\d\d:?\d\d)?(?: \d\d[OE]\+?)? ?"
-    r"|\[[\d:.,TZ /+-]{5,40}\] ?|\d\d:\d\d:\d\d[.,\d]* |#\d+ \d+\.\d+ |[\w.-]{1,60}-\d+ +\| )*"
+    r"|\[[\d:.,TZ /+-]{5,40}\](?:[EWi]?:\t| ?)|\d\d:\d\d:\d\d[.,\d]* |#\d+ \d+\.\d+ "
+    r"|[\w.-]{1,60}[-_]\d+ +\| |##\[debug\]"
+    r"|[A-Z][a-z]{2} [ \d]\d (?=\d\d:\d\d:\d\d)"  # syslog, then the time
+    r"|[\w.-]{1,60} (?:[\w./@-]{1,60}\[\d+\]|kernel): "  # syslog: host, process
+    r"|\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} +\d+ +\d+ [VDI] [^:\n]{1,60}: "  # logcat threadtime
+    r"|(?:\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} )?[VDI]/[^(:\n]{1,60}(?:\( *\d+\))?: "  # brief, time
+    r"|\d+-\d+ +\S{1,60} +\S{1,80} +[VDI]  "  # Android Studio, behind the time
+    r"|(?:- )?(?:INFO|DEBUG)(?: - |:[\w.]{1,60}:))*"  # Python's logging
 )
 _NAME = re.compile(r"@(\w+)@")
 # A line that starts with "> " below one with such a word is a reason that Gradle gives.
 _GRADLE = re.compile(rb"(?i)task|configur|could not|went wrong|problem|resolv|project|evaluat")
-_BLOCKS = (b"\n> ", b" > ", b"@@ -", b"##[group]run ", b"/*", b", line ", b"commit ")
+_BLOCKS = (
+    *(b"\n> ", b" > ", b"\t> ", b"]> ", b"@@ -"),
+    *(b"##[group]run ", b"/*", b", line ", b"commit "),
+)
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _FRAME = re.compile(rb"(\s*)File \"[^\"\n]*\", line \d+")
 _BLOCK_COMMENT = re.compile(rb"\s*/\*(?:\*|\s|$)")

@@ -20,8 +20,19 @@ TABLE: list[dict[str, Any]] = read_toml("quotations.toml", dict[str, Any], Path(
     "group"
 ]
 FORMS = [form for group in TABLE for form in group["forms"]]
-PREFIXES = ["2026-11-29T10:00:00.1234567Z ", "[12:00:01] ", "#12 3.4 ", "web-1  | ",
-            "build\ttest\t2026-11-29T10:00:00.1234567Z "]  # fmt: skip
+PREFIXES = [
+    *("2026-11-29T10:00:00.1234567Z ", "[12:00:01] ", "#12 3.4 ", "web-1  | ", "web_1  | "),
+    *("build\ttest\t2026-11-29T10:00:00.1234567Z ", "2026-03-27T21:09:08.000000Z 01O "),
+    *("[2026-11-29T10:00:00.123Z] ", "[12:00:01]i:\t", "##[debug]", "[  123.456789] "),
+    *("\x1b_bk;t=1732874400123\x07", "\x1b[32m", "2026-11-29 10:00:00,123 - INFO - "),
+    *("Jan 08 20:57:45 board run.sh[3286]: ", "Jan  8 20:57:45 board kernel: "),
+    *("2025-06-01T19:57:20.518428+03:00 board run.sh[12]: ", "I/run.sh: "),
+    *("11-22 12:00:01.331 17202 17203 I run.sh  : ", "11-22 12:00:01.331 I/run.sh  (17202): "),
+    *("I/run.sh  (17202): ", "2025-12-25 15:40:33.897 31787-32293 run.sh  com.example  I  "),
+]
+MOST_OTHERS = 25  # rules for lines that start in a certain way
+# Gradle writes a reason directly behind the mark; three spaces there are code that pytest shows.
+GRADLE = "* What went wrong:\nExecution failed for task ':app:x'.\n> {}"
 # Forms of errors. Rules for lines that start in a certain way do not match all of them.
 GENUINE = [
     *("{}", "ERROR: {}", "E/qnn ( 12): {}", "11-22 12:00:01.331 17202 17203 E qnn : {}"),
@@ -29,10 +40,11 @@ GENUINE = [
     *("build.log:12:{}", "build.log:{}", "E   {}", "* {}", "#12 3.4 {}", "failed: '{}'"),
     *('because "{}"', "{} [retry 1/3]", "##[error]{}", "::error::{}", "got error '{}'"),
     *("FAILED tests/test_x.py::test_a[1] - {}", "x.cpp:12:3: error: {}"),
+    *("E/qnn: {}", "11-22 12:00:01.331 E/qnn (12): {}", "E(  12) {} (qnn)"),
+    *("[ 11-22 12:00:01.331 17202:17203 E/qnn ]\n{}", "--- Captured stderr call ---\n{}"),
     *('  File "x.py", line 3, in f\n    g()\n{}', "worker-1  | {}", "1 error: {}"),
-    "* What went wrong:\nExecution failed for task ':app:x'.\n> {}",
+    GRADLE,
 ]
-MOST_OTHERS = 40  # rules for lines that start in a certain way
 # A text that is JSON, and so has quotation marks itself, is not always seen to be quoted.
 JSON = {"genie-failed"}
 # Java's crash reports start with "# A fatal error", and some shells' messages with "-bash: ".
@@ -64,6 +76,8 @@ def test_a_quotation_has_the_same_form_behind_what_a_ci_system_writes_before_eac
 ) -> None:
     log = "".join(quote(form, line, prefix) for form in FORMS for line in (DISK, *LINES[::80]))
     assert names(explain_text(log, RULES)) == []
+    (cause,) = explain_text(f"x\n{prefix}{DISK}\nx\n", RULES).causes
+    assert cause.rule == "no-space"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -78,7 +92,8 @@ def test_the_error_after_its_quotation_is_the_cause(form: str) -> None:
 
 @pytest.mark.parametrize("form", GENUINE)
 def test_an_error_is_recognised_in_each_form_in_which_programs_print_it(form: str) -> None:
-    log = "".join(f"x\n{form.replace('{}', line)}\nx\n" for line in LINES)
+    lines = [line.lstrip() for line in LINES] if form == GRADLE else LINES
+    log = "".join(f"x\n{form.replace('{}', line)}\nx\n" for line in lines)
     # A component is not shown beside the cause of another line.
     shown = {rule.id for rule in RULES if rule.role is not Role.COMPONENT}
     missing = shown - set(names(explain_text(log, RULES)))
