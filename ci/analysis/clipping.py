@@ -69,10 +69,14 @@ def watch(value: Value, tools: Tools) -> Value:
 
 
 def list_quantizers(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes that quantize other values than constants to a known range."""
+    """Yield the nodes that quantize other values than constants to a known range. Values without
+    elements are left out."""
     for node in graph.nodes:
         has_range = {"scale", "zero_point"} <= node.numbers.keys()
-        if is_quantizer(node.operator) and has_range and node.reads[0] not in graph.constants:
+        if not is_quantizer(node.operator) or not has_range:
+            continue
+        name = node.reads[0]
+        if name not in graph.constants and 0 not in graph.shapes.get(name, ()):
             yield node
 
 

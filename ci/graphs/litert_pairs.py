@@ -51,6 +51,15 @@ class Counterpart(NamedTuple):
     results: tuple[tuple[int, int], ...]
 
 
+class Rounded(NamedTuple):
+    """A tensor of integers of a quantized model, the tensor of the same model whose value it
+    rounds (itself, unless a QUANTIZE rounds it), and that of the float model with this value."""
+
+    number: int
+    source: int
+    plain: int
+
+
 class Operation(NamedTuple):
     """An operator that computes, with the values that it reads, as ``Side.find_root`` names
     them."""
@@ -249,16 +258,41 @@ def is_rounded(rounded: Array, exact: Array, step: float) -> bool:
     return float(np.sum(np.square(differences))) <= LARGEST_NOISE * power
 
 
-def find_counterparts(
+def pair_values(
     quantized: Side, plain: Side, samples: tuple[Sequence[Array], Sequence[Array]]
-) -> list[Counterpart]:
-    """Return the operators of a quantized model that its float model can compute instead.
+) -> dict[int, int]:
+    """Return the tensors of the float model by those of the quantized model with the same value.
     ``samples`` are the inputs of both for one sample."""
-    values = {
+    return {
         number: plain_number
         for number, plain_number in _Pairing(quantized, plain, samples).run().items()
         if number < quantized.count and plain_number < plain.count
     }
+
+
+def list_rounded(
+    quantized: Side, plain: Side, samples: tuple[Sequence[Array], Sequence[Array]]
+) -> list[Rounded]:
+    """Return the values that the quantized model rounds to integers and that the float model
+    computes in float: results of operators in integers, and those of QUANTIZE. ``samples`` are as
+    in pair_values."""
+    values = pair_values(quantized, plain, samples)
+    roots = {number: number for number in values}
+    for number in quantized.passed_on:
+        roots[number] = quantized.find_root(number)
+    return [
+        Rounded(number, root, values[root])
+        for number, root in roots.items()
+        if root in values and _is_float_of(quantized, plain, number, values[root])
+    ]
+
+
+def find_counterparts(
+    quantized: Side, plain: Side, samples: tuple[Sequence[Array], Sequence[Array]]
+) -> list[Counterpart]:
+    """Return the operators of a quantized model that its float model can compute instead.
+    ``samples`` are as in pair_values."""
+    values = pair_values(quantized, plain, samples)
     by_plain = {plain_number: number for number, plain_number in values.items()}
     makers: dict[int, int] = {}  # the places of the operators of the quantized model
     for place, operator in enumerate(quantized.subgraph.operators or ()):

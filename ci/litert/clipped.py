@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from ci.analysis.clipping import Bounds, choose_clipped, describe_clipped
 from ci.graphs.graph import Array
 from ci.graphs.litert_file import Levels, read_dtype, read_levels
-from ci.graphs.litert_pairs import Side, find_counterparts
+from ci.graphs.litert_pairs import Side, list_rounded
 from ci.graphs.litert_program import LitertProgram, name_method
-from ci.graphs.litert_reader import COMPUTED
+from ci.graphs.litert_reader import COMPUTED, LitertGraph
 from ci.graphs.litert_session import open_interpreter, run_interpreter
 from ci.report.schema import Clipped
 
@@ -25,33 +25,53 @@ def find_clipped_values(
     """Return the values that are clipped in the judged samples, see
     ci.analysis.clipping.find_clipped: what the float model, ``plain``, computes for them is outside
     of what the integers stand for. ``sets`` are inputs of the quantized model, and ``float_sets``
-    the same of the float model. Values of operators without a counterpart are left out."""
+    the same of the float model. Values that the float model does not have are left out, and so are
+    those without elements."""
     if quantized.entry.subgraph or plain.entry.subgraph:
         return ()  # an interpreter returns inner values of the first one only
-    counterparts = find_counterparts(quantized, plain, (sets[0], float_sets[0]))
-    pairs = [pair for counterpart in counterparts for pair in counterpart.results]
-    interpreter = open_interpreter(plain.data, keeps_tensors=True)
-    computed_bounds: dict[int, Bounds] = {}
-    for arrays in float_sets:
-        run_interpreter(interpreter, arrays)
-        for _, plain_number in pairs:
-            values = interpreter.get_tensor(plain_number)
-            before = computed_bounds.get(plain_number, Bounds(np.inf, -np.inf))
-            low, high = float(values.min()), float(values.max())
-            computed_bounds[plain_number] = Bounds(min(low, before.low), max(high, before.high))
+    rounded = list_rounded(quantized, plain, (sets[0], float_sets[0]))
+    computed_bounds = find_computed_bounds(plain, float_sets, {value.plain for value in rounded})
     program = LitertProgram(quantized.data, keeps_operators=True)
     parsed = program.parsed[name_method(quantized.entry)]
     clipped: list[tuple[float, Clipped]] = []
-    for number, plain_number in pairs:
+    for number, source, plain_number in rounded:
         tensor = quantized.tensors[number]
         levels = read_levels(tensor)
-        if levels is not None:
+        if levels is not None and plain_number in computed_bounds:
             calibrated = find_bounds(levels, read_dtype(tensor))
-            name = COMPUTED.format(parsed.names[number])
+            name = name_value(parsed, source)
             clipped += describe_clipped(
                 parsed.graph, name, calibrated, computed_bounds[plain_number]
             )
     return choose_clipped(clipped)
+
+
+def name_value(parsed: LitertGraph, number: int) -> str:
+    """Return the name of the value that an operator computes for a tensor, before it is rounded to
+    the tensor's integers."""
+    name = parsed.names[number]
+    computed = COMPUTED.format(name)
+    is_rounded = computed in parsed.graph.shapes  # else it is float, or an input
+    return computed if is_rounded else name
+
+
+def find_computed_bounds(
+    plain: Side, float_sets: Sequence[Sequence[Array]], numbers: Collection[int]
+) -> dict[int, Bounds]:
+    """Return the lowest and the highest element of tensors of the float model for all samples, by
+    the tensors' numbers. A tensor without elements has none."""
+    interpreter = open_interpreter(plain.data, keeps_tensors=True)
+    bounds: dict[int, Bounds] = {}
+    for arrays in float_sets:
+        run_interpreter(interpreter, arrays)
+        for number in numbers:
+            values = interpreter.get_tensor(number)
+            if not values.size:
+                continue
+            before = bounds.get(number, Bounds(np.inf, -np.inf))
+            low, high = float(values.min()), float(values.max())
+            bounds[number] = Bounds(min(low, before.low), max(high, before.high))
+    return bounds
 
 
 def find_bounds(levels: Levels, dtype: str) -> Bounds:

@@ -93,3 +93,20 @@ def test_values_outside_their_calibrated_range_are_found(
         if tensor.is_input:
             assert (tensor.low, tensor.high) == pytest.approx((-12.8, 12.7))
             assert tensor.seen_high == 5 * factor
+
+
+class Emptied(nn.Module):
+    """Quantizes the first 0 rows of a value, too, next to all of them."""
+
+    def forward(self, values: Tensor) -> Any:
+        parts = []
+        for part in (values[:0], values):
+            levels = OPS.quantize_per_tensor(part, *LIMITS)
+            parts.append(OPS.dequantize_per_tensor(levels, *LIMITS))
+        return parts
+
+
+def test_a_value_without_elements_has_no_range() -> None:
+    sample = (torch.full((4, 16), 50.0),)
+    program = read_torch(export_graph(Emptied(), sample), sample)
+    assert [tensor.name for tensor in find_clipped(program, [sample])] == ["input 'values'"]
