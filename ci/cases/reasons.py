@@ -480,6 +480,8 @@ def describe_loss(loss: Loss) -> str:
     )
     if loss.is_float16:
         return f"{place}, if each result is rounded to float16{reads}"
+    if loss.includes_weights:
+        return f"{place}{reads}"
     return (
         f"{place}{reads}; with only the"
         f" weights quantized, the SQNR of the outputs is {loss.weights_db:.1f} dB"

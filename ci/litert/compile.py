@@ -63,6 +63,7 @@ from ci.graphs.litert_session import Reference
 from ci.litert.clipped import find_clipped_values
 from ci.litert.compiled import DISPATCH, CompiledModel, check_target
 from ci.litert.layers import expose_layers
+from ci.litert.losses import find_quantization_loss
 from ci.litert.plugin import CONVERTER, NothingTakenError, PluginResult, run_plugin
 from ci.litert.source import LitertSource, check_model
 from ci.litert.split import MAIN, SplitInputs, list_unknown, split_at_partitions
@@ -262,6 +263,8 @@ def judge_program(
     if source.float_data and not (judged.is_split or layers):
         with staging.notes.of("the tensors that leave their calibrated ranges"):
             clipped = find_clipped_of(source, judged)
+        with staging.notes.of("the operator at which quantization costs the most"):
+            loss = find_loss_of(source, judged)
     steps, infos = describe_model(program, reference[0], staging, layers)
     with staging.notes.of("the numbers that exponential functions read"):
         steps = measure_low(steps, lambda: program, judged.sets)
@@ -308,12 +311,27 @@ def run_float_model(source: LitertSource, judged: Judged) -> list[tuple[Array, .
 
 def find_clipped_of(source: LitertSource, judged: Judged) -> tuple[Clipped, ...]:
     """Return the values of a quantized model with one signature that leave their ranges."""
+    sides, float_sets = open_sides(source, judged)
+    return find_clipped_values(*sides, judged.sets, float_sets) if sides else ()
+
+
+def find_loss_of(source: LitertSource, judged: Judged) -> Loss | None:
+    """Return where a quantized model with one signature loses the most accuracy."""
+    sides, float_sets = open_sides(source, judged)
+    return find_quantization_loss(*sides, judged.sets[0], float_sets[0]) if sides else None
+
+
+def open_sides(
+    source: LitertSource, judged: Judged
+) -> tuple[tuple[Side, Side] | None, list[list[Array]]]:
+    """Return a quantized model and its float model, and the judged samples as inputs of the float
+    model; None if the model has several signatures or a state."""
     model = read_model(source.float_data)
     entries = list_entries(model, source.signatures)
     if len(entries) != 1 or len(judged.entries) != 1 or judged.entries[0].states:
-        return ()
-    quantized, plain = Side(judged.data, judged.entries[0]), Side(source.float_data, entries[0])
-    return find_clipped_values(quantized, plain, judged.sets, restore_sets(judged, model, entries))
+        return None, []
+    sides = Side(judged.data, judged.entries[0]), Side(source.float_data, entries[0])
+    return sides, restore_sets(judged, model, entries)
 
 
 def restore_sets(judged: Judged, model: Any, entries: Sequence[Entry]) -> list[list[Array]]:

@@ -254,7 +254,8 @@ class Loss(Struct, frozen=True):
     is the least SQNR of an output in the rounded run, ``wide_db`` that with the range of float32
     and the precision of float16, and ``finer_db`` that without the roundings of ``nodes``; each is
     None if it is unknown. ``coarse`` are the values of ``nodes`` whose steps are too large for most
-    of their numbers."""
+    of their numbers. If the loss ``includes_weights``, that of the operator's own weights is part
+    of it, and ``weights_db`` is unknown, and BEST_DB."""
 
     name: str
     before_db: float
@@ -272,6 +273,7 @@ class Loss(Struct, frozen=True):
     wide_db: float | None = None
     finer_db: float | None = None
     coarse: tuple[Coarse, ...] = ()
+    includes_weights: bool = False
 
     @property
     def added(self) -> float:
