@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from ci.cases.request import Request
-from ci.faults.known import ENDS, RIGHT, WRONG, Fault, Tried
+from ci.faults.known import ENDS, INTEGERS, RIGHT, WRONG, Fault, Frontend, Tried
 from ci.faults.results import Item, Result
 from ci.report.document import make_markdown_table
 
@@ -25,6 +25,7 @@ class FaultsRequest(Request):
     """A request to run known faults again."""
 
     filters: tuple[str, ...] = ()  # globs for names of faults
+    front_ends: tuple[Frontend, ...] = ()
 
 
 class Rerun(Struct, frozen=True, kw_only=True):
@@ -89,7 +90,7 @@ def rerun(
     ``attempt`` runs graphs in a scheme. ``find_rewrites`` returns the rewrites that cure a fault in
     a scheme. The mended form is the graph with the first of them that makes it right; without a
     rewrite, it is the one in the table of faults."""
-    for fault, tried in _list_rows(faults, frontend):
+    for fault, tried in list_runnable(faults, frontend):
         yield _run(fault, tried, attempt, Item(fault.graph, 0), qnn=qnn, form=GRAPH)
         candidates = [Item(fault.graph, 0, name) for name in find_rewrites(fault, tried.scheme)]
         if fault.mended:
@@ -135,6 +136,14 @@ def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
         for end in ENDS:
             for qnn in tried[end]:
                 yield Rerun(fault=fault.name, qnn=qnn, end=end, expected=end, **row)
+
+
+def list_runnable(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Tried]]:
+    """Return the rows of the table of faults whose graphs a front end can run again. A row for
+    quantized files has their result, because graphs are not converted to such files."""
+    return [
+        (fault, row) for fault, row in _list_rows(faults, frontend) if row.scheme not in INTEGERS
+    ]
 
 
 def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Tried]]:

@@ -28,7 +28,7 @@ Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
 Frontend = Literal["onnx", "executorch", "litert"]  # which builds and runs small graphs
 # A fault that several have is QNN's: two front ends tell whose fault it is.
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch", "litert")
-# Which can run the graphs of known faults again: the results of LiteRT are those of files.
+# Which run the graphs of known faults again, unless LiteRT is asked for: it has other packages.
 RERUNNING: tuple[Frontend, ...] = ("onnx", "executorch")
 IN_SOURCE = "change the model from which the file was written, and write it again: {}"
 OTHER_FRONT_ENDS = frozenset({"executorch", "onnxruntime"})  # whose faults LiteRT does not have

@@ -68,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gaps = {"--suite": "the known faults instead of cases", "--filter": "known faults"}
     add_options(parser, "--suite", choices=[FAULTS], gaps=gaps)
     add_options(parser, "--filter", needs="--suite", gaps=gaps)
+    text = "run the known faults only through this; default: executorch and onnxruntime"
+    add_options(parser, "--runtime", needs="--suite", text=text)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -1,5 +1,5 @@
 """``test-emulator --suite faults``: check that the known faults still have their recorded results,
-with ExecuTorch and ONNX Runtime."""
+with ExecuTorch and ONNX Runtime, or with the runtime in --runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from ci.cases.session import Phases, read_host, read_source, started_now
 from ci.facts.finding import Finding, Proof, advise
 from ci.facts.kinds import UNRECORDED
-from ci.faults.expected import FaultsRequest, Rerun
+from ci.faults.expected import FaultsRequest, Rerun, list_runnable
 from ci.faults.known import RERUNNING, read_faults
 from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
@@ -20,7 +20,7 @@ from ci.verbs.built import require_executorch
 from ci.verbs.options import repeat_command, require_effect
 from ci.verbs.requests import check_arguments, make_request
 from ci.verbs.steps import publish, require_packages
-from ci.verbs.trials import open_bench
+from ci.verbs.trials import FRONTENDS, open_bench
 from ci.verbs.user_policy import OURS
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.command import Outcome
@@ -32,7 +32,7 @@ SUITE = "faults"
 SELECTING, INSTEAD = ("--model", "--scheme", "--plan"), "; choose faults with --filter"
 USES = (
     *("--filter", "--soc", "--policy", "--reports", "--base", "--sarif"),
-    *("--executorch", "--sdk", "--adaptor"),
+    *("--executorch", "--sdk", "--adaptor", "--runtime"),
 )
 NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
 
@@ -55,6 +55,7 @@ def read_request(args: argparse.Namespace) -> FaultsRequest:
         SUITE,
         parsed={"policy": policy or OURS},
         filters=tuple(args.filter),
+        front_ends=(FRONTENDS[args.runtime],) if args.runtime else RERUNNING,
         socs=tuple(soc),
         command=" ".join([command, *(f"--soc {name}" for name in soc)]),
     )
@@ -62,7 +63,8 @@ def read_request(args: argparse.Namespace) -> FaultsRequest:
 
 def run_faults(request: FaultsRequest, progress: Progress) -> Outcome:
     """Run the known faults that --filter selects, and report each fault whose result differs from
-    the one recorded in faults.toml. Raises UsageError if --filter matches no fault."""
+    the one recorded in faults.toml. Raises UsageError if --filter matches no fault, or none that
+    was tried with these front ends."""
     require_executorch(request.executorch)
     # The name of a case starts with that of its fault.
     globs = [glob.split(" ")[0] for glob in request.filters or ["*"]]
@@ -70,15 +72,20 @@ def run_faults(request: FaultsRequest, progress: Progress) -> Outcome:
     faults = [fault for fault in all_faults if matches_any(fault.name, globs)]
     if not faults:
         raise UsageError(f"--filter {request.filters[0]} matches no fault")
+    runnable = [row for name in request.front_ends for row in list_runnable(faults, name)]
+    if request.front_ends and not runnable:
+        names = " or ".join(request.front_ends)
+        raise UsageError(f"no graph of the selected faults was tried with {names}")
     soc = request.socs[0] if request.socs else DEFAULT_SOC
     find_soc(soc)
     claim_reports(request.directory)
     phases = Phases(progress)
     runs: list[Rerun] = []
     tools, remarks = [], []
-    # Both, because they tell whose fault it is: what is wrong through both is QNN's.
-    for frontend in RERUNNING:
-        if not importlib.util.find_spec(NEEDS[frontend]):
+    # Several, because they tell whose fault it is: what is wrong through all is QNN's.
+    for frontend in request.front_ends:
+        is_chosen = request.front_ends != RERUNNING  # then it must be installed
+        if not is_chosen and not importlib.util.find_spec(NEEDS[frontend]):
             remarks.append(f"{frontend}: not run, because this Python has no {NEEDS[frontend]}")
             continue
         with open_bench(frontend, request.choice, progress, offline=request.offline) as bench:

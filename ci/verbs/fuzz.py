@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +33,7 @@ from ci.verbs.options import (
     refuse_options,
     require_effect,
 )
-from ci.verbs.trials import LANES, choose_schemes, open_bench
+from ci.verbs.trials import FRONTENDS, LANES, choose_schemes, open_bench
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
 from provisioning.console.command import FILE, FLAG, HOW, Outcome, between
@@ -48,12 +48,6 @@ LIMIT_BYTES, MOST_NAME = 1 << 20, 60
 # What has an effect if a graph is tried instead of a search
 WITH_GRAPH = ("--scheme", "--soc", "--runtime", "--frontend", "--reports", "--sdk", "--adaptor")
 USUAL_RUNTIME = "onnxruntime"
-# What each runtime is called in graphs' results
-FRONTENDS: Mapping[str, Frontend] = {
-    "executorch": "executorch",
-    "onnxruntime": "onnx",
-    "litert": "litert",
-}
 PACKAGES = {"onnx": "onnxruntime-qnn", "executorch": "executorch", "litert": "ai-edge-litert"}
 # As many as a search tries with the smallest graph of a finding.
 SEEDS = tuple(range(10))

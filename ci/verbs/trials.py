@@ -37,6 +37,12 @@ IMPORTS = {
     "executorch": ("ci.executorch.runtime", "ci.faults.executorch_runner"),
     "litert": ("ci.faults.litert_runner",),
 }
+# What each runtime is called in graphs' results
+FRONTENDS: Mapping[str, Frontend] = {
+    "executorch": "executorch",
+    "onnxruntime": "onnx",
+    "litert": "litert",
+}
 LANES = {"onnx": ONNX, "executorch": EXECUTORCH, "litert": LITERT}
 USUAL = {
     "onnx": ("fp16", "u8", "u16a8w"),

@@ -25,6 +25,7 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from ci.report.write import read_report
 from ci.verbs import faults, fuzz, sides, upgrade_matrix, upgrade_report
+from ci.verbs.environments import choose_emulator
 from ci.verbs.faults import make_case
 from ci.verbs.sides import Side
 from ci.verbs.trials import Bench
@@ -204,6 +205,47 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     assert report.remarks[-1].startswith(f"{len(installed)} of {2 * len(installed)} graphs")
     assert report.command.endswith(" --adaptor wheel --suite faults --soc SM8750")
     assert main([*words, "zzz"]) == ExitCode.USAGE
+
+
+def test_the_suite_of_litert_runs_the_graphs_that_were_tried_with_it_in_floats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
+        monkeypatch.setenv(name, "")
+    opened: list[tuple[str, QnnChoice]] = []
+
+    @contextmanager
+    def open_bench(frontend: Any, choice: QnnChoice, *_: object, **__: object) -> Iterator[Bench]:
+        opened.append((frontend, choice))
+        bench = StandIn(lambda _: True)
+        bench.frontend, bench.qnn = frontend, "2.51.0"
+        yield bench
+
+    monkeypatch.setattr(faults, "open_bench", open_bench)
+    schemes_by_name: dict[str, set[str]] = {}
+    for fault in read_faults():
+        schemes = {row.scheme for row in fault.tried if row.frontend == "litert"}
+        schemes_by_name.setdefault(fault.name, schemes)
+    float_name = next(name for name, schemes in schemes_by_name.items() if "fp16" in schemes)
+    integer_name = next(name for name, schemes in schemes_by_name.items() if schemes == {"int8"})
+    words = [
+        "test-emulator",
+        "--suite",
+        "faults",
+        "--runtime",
+        "litert",
+        "--reports",
+        str(tmp_path),
+        "--filter",
+    ]
+    assert main([*words, float_name, "--filter", integer_name]) == ExitCode.FAILED
+    assert opened == [("litert", QnnChoice())]
+    report = read_report(tmp_path / faults.SUITE / "report.json")
+    assert {(case.model.split()[0], case.scheme) for case in report.cases} == {(float_name, "fp16")}
+    assert report.command.endswith(" --suite faults --runtime litert")
+    assert main([*words, integer_name]) == ExitCode.USAGE
+    assert "no graph of the selected faults was tried with litert" in capsys.readouterr().err
+    assert choose_emulator(words) == "litert-torch"
 
 
 @pytest.mark.parametrize("words", [("2.9.40", "2.10.0"), ("2.10.0", "2.9.40"), ("2.10.0",) * 2])
