@@ -30,6 +30,7 @@ SCHEMA_VERSION = 1
 TITLES = {"executorch": "ExecuTorch", "onnxruntime": "ONNX Runtime", "litert": "LiteRT"}
 KEYS = ("runtime", "scheme")  # the first columns
 FIGURES = ("verdict", "SQNR dB", "estimated ms", "size", "on CPU")
+PLACE = re.compile(r" \[[^\[\]]*\]$")  # at the end of a headline
 SCHEMES = "\0"  # in a reason, where the names of the schemes are
 NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
 # Of a name in the picture, in its units: on a phone, its font has 18. GAP is between it and its
@@ -334,14 +335,16 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
         for runtime, names in left_names.items():
             yield "on the CPU", f"{TITLES[runtime]} {word} {', '.join(names)} there"
     passed = {row.runtime for row in group.green}
-    red: dict[str, list[RuntimeRow]] = {}  # by headline
+    red: dict[str, list[RuntimeRow]] = {}  # by what is wrong
     for row in group.rows:
         if row.status is Status.FAILED and passed - {row.runtime}:
-            red.setdefault(row.headline, []).append(row)
-    for headline, rows in red.items():
+            # Each runtime has its own place for it, such as a line of Python or a node of a file.
+            red.setdefault(PLACE.sub("", row.headline), []).append(row)
+    for rows in red.values():
         is_single = len({row.runtime for row in rows}) == 1
         word = f"only {TITLES[rows[0].runtime]}" if is_single else "red"
-        yield word, f"{', '.join(row.label for row in rows)}: {headline}"
+        first = next((row for row in rows if row.is_proven), rows[0])
+        yield word, f"{', '.join(row.label for row in rows)}: {show_cure(first)}"
     yield from list_warnings(group.green)
 
 
@@ -403,6 +406,8 @@ def make_document(report: RuntimesReport) -> Document:
         lines = tuple(list_differences(group))
         plot = draw(group)
         lines = lines or (("", "nothing that only one runtime leaves on the CPU or gets wrong"),)
+        if untimed := [row for row in group.rows if row.high_ms is None and row.time_obstacle]:
+            lines += (("no time", explain_no_times(untimed, names_all=True).lstrip()),)
         if len({row.runtime for row in group.rows}) > 1 or plot:
             parts.append(Card("differences", f"{group.model} on {group.soc}", lines, plot))
     for runtime, reason in report.not_run.items():
@@ -483,6 +488,8 @@ def draw(group: Group) -> Plot | None:
         tone = "passed" if row.status is Status.PASSED else "failed"
         points.append(Point(x, y, tone, label, row is fastest, row.label))
     ends = ("0 ms", f"{longest:.3g} ms", f"{lowest:.0f} dB", f"{highest:.0f} dB")
+    bounded = "; a time with only an upper bound is at that bound"
+    bound_note = bounded if any(row.ms is None for row in rows) else ""
     missing = [row.label for row in group.rows if row not in rows]
     left_out = f"; without a time or an SQNR: {', '.join(missing)}" if missing else ""
     return Plot(
@@ -490,7 +497,7 @@ def draw(group: Group) -> Plot | None:
         (),
         ends,
         "accuracy against estimated time, a point per row, red ones hollow; the ring is the fastest"
-        f" that passed{left_out}",
+        f" that passed{bound_note}{left_out}",
     )
 
 

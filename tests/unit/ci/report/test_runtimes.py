@@ -418,9 +418,10 @@ def test_names_in_the_picture_cover_neither_each_other_nor_points() -> None:
 
 
 def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_says_so() -> None:
-    def fail(scheme: str, headline: str) -> Case:
+    def fail(scheme: str, headline: str, remedy: str = "") -> Case:
         case = make_case(scheme, NEAR, status=RED)
-        finding = UNRECORDED.find(headline)
+        advice = advise(fix=remedy, proof=Proof.PROVEN) if remedy else advise()
+        finding = UNRECORDED.find(headline, advice=advice)
         judged = structs.replace(case.judgement, findings=(finding,))
         return structs.replace(case, judgement=judged)
 
@@ -434,6 +435,29 @@ def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_say
         ("red", "ExecuTorch fp16, ONNX Runtime fp16: the sum is wrong"),
         ("only LiteRT", "LiteRT fp16: the norm is wrong"),
     )
+    # Each runtime has its own place for a fault that all of them have.
+    report = compare(
+        executorch=[make_case("8a8w", FAST), fail("fp16", "known fault a [net.py:3]")],
+        onnxruntime=[make_case("u8", FAST), fail("fp16", "known fault a [net.py:3]", "expand it")],
+        litert=[fail("fp16", "known fault a [node Net;1]")],
+    )
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    labels = "ExecuTorch fp16, ONNX Runtime fp16, LiteRT fp16"
+    assert card.lines == (("red", f"{labels}: known fault a [net.py:3]; fix: expand it"),)
+
+
+def test_why_a_row_has_no_time_is_listed_also_if_it_is_red() -> None:
+    report = compare(
+        executorch=[make_case("8a8w", FAST), make_case("16a8w", status=RED, no_time="too few")],
+        onnxruntime=[make_case("u8", 2.0)],
+    )
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    assert card.lines[-1] == (
+        "no time",
+        "for ExecuTorch 16a8w (too few): measure it on a device, docs/guides/device.md",
+    )
+    assert card.plot
+    assert "a time with only an upper bound is at that bound" in card.plot.caption
 
 
 def test_a_warning_about_rows_that_passed_is_listed_once() -> None:
