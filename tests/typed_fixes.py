@@ -124,10 +124,6 @@ LEFT = {
     "leave out --runtime, or pass file.py:factory": "test_runtimes prints it",
     "leave out --runtime": "test_loading types it",
     (
-        "{SHIP[session]}, or judge the PyTorch model with `qnn-ci test-emulator`, which takes"
-        " --device"
-    ): "nobody knows the PyTorch model",
-    (
         "copy the model into it, or pass --directory with a directory above the model"
     ): "nobody knows the directory",
     (

@@ -62,8 +62,10 @@ def find_suite_verb(arguments: Sequence[str]) -> str:
 
 
 def choose_emulator(arguments: Sequence[str]) -> str:
-    """Return the group for test-emulator: the known faults need both engines, and the message that
-    names another verb needs no packages."""
+    """Return the group for test-emulator: the known faults need both engines, or LiteRT's if it is
+    the --runtime, and the message that names another verb needs no packages."""
+    if "litert" in find_values(arguments, "--runtime"):
+        return LITERT_TORCH
     return CORE if find_suite_verb(arguments) else find_group(arguments, LOWERING)
 
 
@@ -92,7 +94,9 @@ def choose_llm(arguments: Sequence[str]) -> str:
 
 def choose_runtimes(arguments: Sequence[str]) -> dict[str, str]:
     """Return the group of each runtime that ``test`` runs: those of --runtime, and without it those
-    that take the models. Empty if there is no model, which the verb reports."""
+    that take the models. Empty if there is no model, or a device, which the verb reports."""
+    if any(find_values(arguments, "--device")):
+        return {}
     try:
         policy = find_policy(arguments)
     except UsageError:  # the verb reports it

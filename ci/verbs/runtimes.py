@@ -24,6 +24,7 @@ from ci.report.runtimes import TITLES, RuntimesReport, make_document, make_repor
 from ci.report.schema import Report, Status
 from ci.report.write import read_report
 from ci.verbs.environments import read_entries, takes
+from ci.verbs.lanes.devices import ON_PHONE, add_missing_device, refuse_device
 from ci.verbs.options import add_options
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import install_command, shown_path
@@ -106,12 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runtime", choices=[*RUNTIMES], **MANY, help=text)
     text = "the Python that has a runtime's packages, such as litert=.nox/litert-torch/bin/python"
     parser.add_argument("--python", metavar="RUNTIME=PYTHON", **MANY, help=text)
+    add_missing_device(parser)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Judge the models by each runtime, and write the comparison next to their reports. The exit
     code is 1 if a case failed, else that of a runtime that could not run, else 0. Raises UsageError
-    if no runtime can take the models."""
+    if no runtime can take the models, and the same errors as refuse_device."""
+    refuse_device(args.device, SESSION, [*ON_PHONE])
     pythons = parse_pythons(args.python)
     check_schemes(args.scheme)
     check_socs(args.soc)

@@ -4,6 +4,7 @@ one."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from ci.verbs.options import add_option
 from provisioning.console.command import MANY
@@ -14,9 +15,10 @@ TEXT = "report what is missing to run the program on a phone (adb:) or a board (
 BOARD = "ssh:"
 # By the verb's module. A program for the shell has to read inputs from files and to write outputs.
 ON_PHONE = {
-    "test_onnx": "a program of ONNX Runtime for Android's shell: its AAR onnxruntime-android-qnn"
-    " has libonnxruntime.so and a library for Java, and onnxruntime_perf_test is only in its"
-    " sources, from which `build.sh --android` makes it",
+    "test_onnx": "a program of ONNX Runtime for Android's shell that writes its outputs: its AAR"
+    " com.microsoft.onnxruntime:onnxruntime-android-qnn has libonnxruntime.so and a library for"
+    " Java, but no program, and of those that `build.sh --android` makes from its sources,"
+    " onnxruntime_perf_test only measures times, and onnx_test_runner only compares outputs",
     "test_litert": "a program of LiteRT for Android's shell that writes its outputs: Google's"
     " binaries for Android (litert-cli downloads them) have run_model, libLiteRt.so and"
     " libLiteRtDispatch_Qualcomm.so, and run_model reads inputs from files, but only prints"
@@ -39,14 +41,17 @@ def add_missing_device(parser: argparse.ArgumentParser) -> None:
     add_option(parser, TITLE, OPTION, TEXT, **MANY)
 
 
-def refuse_device(names: list[str], session: str) -> None:
-    """Raise UnfitError if a device was chosen: the verb of a ``session`` runs nothing on one."""
+def refuse_device(names: list[str], session: str, lanes: Sequence[str] = ()) -> None:
+    """Raise UnfitError if a device was chosen: the verb of a ``session`` runs nothing on one.
+    ``lanes`` are the sessions whose programs it would run, by default its own."""
     if not names:
         return
-    missing = (ON_BOARD if names[0].startswith(BOARD) else ON_PHONE)[session]
+    table = ON_BOARD if names[0].startswith(BOARD) else ON_PHONE
+    missing = "; and ".join(table[lane] for lane in lanes or (session,))
+    ways = [SHIP[session]] if session in SHIP else []
+    ways.append("judge the PyTorch model with `qnn-ci test-emulator`, which takes --device")
     raise UnfitError(
         f"{session} runs no program on {names[0]}",
         why=f"missing is {missing}",
-        fix=f"{SHIP[session]}, or judge the PyTorch model with `qnn-ci test-emulator`, which takes"
-        " --device",
+        fix=", or ".join(ways),
     )

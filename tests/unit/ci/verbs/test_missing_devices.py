@@ -1,20 +1,24 @@
-"""The verbs of ONNX Runtime and LiteRT say by name what is missing to run a program on a device."""
+"""The verbs that run ONNX Runtime or LiteRT say by name what is missing to run a program on a
+device, before an environment is made."""
 
 from __future__ import annotations
 
 import pytest
 
 from ci.__main__ import main
+from ci.verbs.environments import choose_runtimes
 from provisioning.errors import ExitCode
 
 
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
-        ("test-onnx --device adb:", "onnxruntime_perf_test is only in its sources"),
+        ("test-onnx --device adb:", "onnx_test_runner only compares outputs"),
         ("test-onnx --device ssh:board --model net.onnx", "a runner of this project for boards"),
         ("test-litert --device adb:1 --model net.tflite", "only prints elements of its outputs"),
         ("test-litert --device ssh:board", "libLiteRtDispatch_Qualcomm.so: the wheel"),
+        ("test --device adb: --model net.py:net", "only compares outputs; and a program of LiteRT"),
+        ("test --device ssh:board", "and the dispatch library libLiteRtDispatch_Qualcomm.so"),
     ],
 )
 def test_a_device_is_refused_with_what_is_missing(
@@ -24,3 +28,9 @@ def test_a_device_is_refused_with_what_is_missing(
     shown = " ".join(capsys.readouterr().err.split())
     assert missing in shown
     assert "test-emulator`, which takes --device" in shown
+
+
+def test_a_device_needs_no_environment() -> None:
+    words = ["--model", "net.py:net"]
+    assert choose_runtimes(words)
+    assert choose_runtimes([*words, "--device", "adb:"]) == {}
