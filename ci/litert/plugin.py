@@ -174,8 +174,9 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
     if code < 0:
         return FailedError(
             f"LiteRT's plugin for Qualcomm {end}",
-            why="it does so for files that are cut or damaged, and for a dimension of 0",
-            fix="write the file again",
+            why="it does so for some operators, for a dimension of 0, and for damaged files",
+            fix="let localise find the operator, and write it with others; or write the file again"
+            " if it is damaged",
         )
     if version := MISMATCH.search(stderr):
         return FailedError(

@@ -492,8 +492,10 @@ def draw(group: Group) -> Plot | None:
     bound_note = bounded if any(row.ms is None for row in rows) else ""
     missing = [row.label for row in group.rows if row not in rows]
     left_out = f"; without a time or an SQNR: {', '.join(missing)}" if missing else ""
+    # Red ones are drawn last: hollow, they leave a green one at the same place visible.
+    ordered = sorted(spread_names(points), key=lambda point: point.tone == "failed")
     return Plot(
-        spread_names(points),
+        tuple(ordered),
         (),
         ends,
         "accuracy against estimated time, a point per row, red ones hollow; the ring is the fastest"

@@ -341,6 +341,15 @@ def test_the_picture_has_a_point_per_row_with_a_time_and_a_ring_on_the_fastest_g
     (plot,) = (card.plot for card in document.cards if card.plot)
     points = [(point.tone, point.chosen) for point in plot.points]
     assert points == [("passed", True), ("failed", False)]
+    # A red point is drawn above a green one at the same place, which would cover it.
+    same = make_document(
+        compare(executorch=[make_case("8a8w", SLOW, status=RED)], litert=[rows[0]])
+    )
+    (plot,) = (card.plot for card in same.cards if card.plot)
+    assert [(point.tone, point.name) for point in plot.points] == [
+        ("passed", "LiteRT fp16"),
+        ("failed", "ExecuTorch 8a8w"),
+    ]
     alone = make_document(compare(executorch=[structs.replace(rows[0])]))
     assert not any(card.plot for card in alone.cards)
 
