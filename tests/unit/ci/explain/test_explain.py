@@ -466,9 +466,14 @@ def test_an_explanation_of_two_logs_reads_as_its_snapshot() -> None:
     with_unknown = Explanation(
         file="good.log", lines=2, unknown=(Unknown(1, "odd"),), unknown_count=1
     )
+    only_refused = Explanation(
+        file="refused.log",
+        lines=3,
+        notes=(find(21, Role.HINT), find(22, Role.HINT, consequence_of="rule-21")),
+    )
     text = "".join(
         [
-            *map(render, (with_causes, with_cause, with_unknown)),
+            *map(render, (with_causes, with_cause, with_unknown, only_refused)),
             *(
                 f"{note.title}: {note.message}\n"
                 for note in annotate([with_causes, with_unknown, with_cause])
