@@ -31,16 +31,28 @@ from provisioning.elf.facts import EM_AARCH64, name_machine
 
 FORMAT = "1"  # the major version of .litertlm files
 BACKEND = "npu"
-# Methods of Python's dictionaries in a template.
-TEMPLATE_METHOD = re.compile(r"\.(get|items|keys|values)\(")
+# Methods of Python in a template that minijinja does not have. LiteRT-LM replaces those of texts,
+# such as startswith, split and strip, and items without arguments (EditTemplateForMinijinja in
+# runtime/components/prompt_template.cc).
+TEMPLATE_METHOD = re.compile(
+    r"\.(get|keys|values|items(?=\([^)])|upper|lower|title|capitalize|append|extend|insert|format"
+    r"|find|index|count|pop|update|splitlines|isdigit|copy)\("
+)
 # Statements of transformers' templates that minijinja does not know (mitsuhiko/minijinja 815).
-TEMPLATE_STATEMENT = re.compile(r"\{%-?\s*(generation)\b")
+# LiteRT-LM removes this one, if it is written with one space on each side.
+TEMPLATE_STATEMENT = re.compile(r"\{%(?! generation %\})[-+]?\s*(generation)\b")
+JINJA_MARK = re.compile(r"\{[{%]")
+# LiteRT-LM replaces this filter by one without arguments (runtime/components/rust/
+# minijinja_template.rs).
+TEMPLATE_JSON = re.compile(r"\|\s*tojson\(\s*[^)\s]")
+EXPRESSION = r"\{\{"
 # What opens and what closes a block of a template.
 BLOCKS = (
     (r"\{%-?\s*for\b", r"\{%-?\s*endfor\b"),
     (r"\{%-?\s*if\b", r"\{%-?\s*endif\b"),
     (r"\{%-?\s*macro\b", r"\{%-?\s*endmacro\b"),
     (r"\{%", r"%\}"),
+    (EXPRESSION, r"\}\}"),
 )
 USUAL_TOKENS = 4096  # without max_num_tokens (EngineSettings::MaybeUpdateAndValidate)
 VISION = "tf_lite_vision_encoder"
@@ -65,6 +77,10 @@ TURNS_OF_TYPES = {
     9: ("fast_vlm", "<|im_start|>"),
     11: ("lfm2", "<|im_start|>"),
 }
+# Tokens for unknown text, and for the rest of a batch.
+OF_NO_TEXT = ("<unk>", "<pad>", "[UNK]", "[PAD]", "<|pad|>")
+# Those of Gemma, whose texts all start with this token.
+OF_GEMMA, START_OF_GEMMA = (2, 3, 4), "<bos>"
 # Types of models that are made for pictures; others have variants for texts alone.
 OF_PICTURES = {9: "fast_vlm", 13: "minicpmv4"}
 RUNTIME_VERSION = re.compile(r"\d+(\.\d+){0,2}([-+.][0-9A-Za-z.]+)?")
@@ -137,6 +153,12 @@ def list_faults(file: BundleFile) -> Iterator[BundleFault]:
         yield BundleFault(
             f"the tokenizer has {tokens.count} tokens, and the decoder {file.vocabulary} logits",
             "it belongs to another model, so that prompts and answers are noise",
+            "pack the bundle again with the tokenizer of its model",
+        )
+    if tokens.fault:
+        yield BundleFault(
+            f"the tokenizer cannot be loaded: {tokens.fault}",
+            "LiteRT-LM ends when it loads the file",
             "pack the bundle again with the tokenizer of its model",
         )
     fix = "pack the bundle again with the start and stop tokens of its model"
@@ -330,8 +352,36 @@ def list_token_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[Bu
                 "each conversation begins with two of them: worse answers",
                 "leave it out of the template, or of start_token",
             )
+    yield from list_start_warnings(tokens, metadata)
     yield from list_template_warnings(tokens, metadata)
     yield from list_model_warnings(tokens, metadata)
+
+
+def list_start_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[BundleFault]:
+    """Yield a missing start token of a model that needs one, one that stands for no text, and an id
+    of two tokens."""
+    is_of_gemma = metadata.model_type in OF_GEMMA and START_OF_GEMMA in tokens
+    if is_of_gemma and not metadata.start and START_OF_GEMMA not in metadata.template:
+        yield BundleFault(
+            f"the metadata names no start token, and texts of Gemma start with {START_OF_GEMMA}",
+            "prompts begin without it: worse answers, or noise",
+            f"pack the bundle again with the start token {START_OF_GEMMA}",
+        )
+    numbers = metadata.start if isinstance(metadata.start, tuple) else ()
+    for number in numbers[:1]:
+        if tokens.texts.get(number, "") in OF_NO_TEXT:
+            yield BundleFault(
+                f"the start token is {name_token(tokens, number)}",
+                "texts that the model was trained with start with another token, or none",
+                "pack the bundle again with the start token of its model",
+            )
+    if tokens.repeated:
+        number, first, second = tokens.repeated
+        yield BundleFault(
+            f"two tokens of the tokenizer have the id {number}: {first} and {second}",
+            "both texts become one token, which the model knows as one of them",
+            "pack the bundle again with the tokenizer of its model",
+        )
 
 
 def list_model_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator[BundleFault]:
@@ -385,6 +435,16 @@ def list_template_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator
     """Yield what does not work in the texts for chats: tokens of another model, and methods that
     LiteRT-LM's engine for templates, minijinja, does not have."""
     template = metadata.template
+    is_json = metadata.jinja.lstrip().startswith('{"')
+    if metadata.jinja and (is_json or not JINJA_MARK.search(metadata.jinja)):
+        what = "is JSON" if is_json else "has neither {{ nor {%"
+        yield BundleFault(
+            f"the chat template {what}, and no template of Jinja",
+            "the model gets this text, and nothing that the user wrote",
+            "pack the bundle again with the text of chat_template.jinja, or the value of"
+            " chat_template in tokenizer_config.json",
+        )
+        return
     strange = [text for text in CHAT_TOKEN.findall(template) if text not in tokens]
     if tokens.special_ids and strange:
         yield BundleFault(
@@ -394,7 +454,8 @@ def list_template_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator
         )
     for opening, closing in BLOCKS:
         counts = [len(re.findall(pattern, template)) for pattern in (opening, closing)]
-        if counts[0] != counts[1]:
+        # In a template, JSON may end in several braces.
+        if counts[0] > counts[1] or (counts[0] < counts[1] and opening != EXPRESSION):
             yield BundleFault(
                 f"the chat template has {counts[0]} of {show_pattern(opening)}, and {counts[1]} of"
                 f" {show_pattern(closing)}",
@@ -407,6 +468,12 @@ def list_template_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator
             f"the chat template has the statement {statement[1]}",
             "minijinja, which LiteRT-LM reads templates with, does not know it: 'unknown"
             " statement generation'",
+            "write the template without it, or as {% generation %}, which LiteRT-LM removes",
+        )
+    if TEMPLATE_JSON.search(template) and metadata.is_generic:
+        yield BundleFault(
+            "the chat template calls tojson with an argument",
+            "LiteRT-LM's tojson takes none: 'Failed to apply template', such as with tools",
             "write the template without it",
         )
     method = TEMPLATE_METHOD.search(template)
@@ -415,7 +482,8 @@ def list_template_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator
             f"the chat template calls {method[0].strip('(')}",
             "LiteRT-LM's templates have no such method, except for models that it knows:"
             " 'Failed to apply template: unknown method'",
-            "write messages without it, such as message['content'], and set llm_model_type",
+            "write it without a method, such as message['content'] or text | upper, and set"
+            " llm_model_type",
         )
 
 

@@ -4,6 +4,7 @@ known."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -41,6 +42,7 @@ from provisioning.doctor.survey.programs import (
     wrap_contexts,
 )
 from provisioning.doctor.survey.tree import LIBRARY, read_file, survey_tree
+from provisioning.documents import open_regular
 from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import find_headers_version
 from provisioning.errors import FailedError, QnnCiError, UsageError
@@ -53,6 +55,7 @@ PROGRAMS = (".pte", ".bpte", ".ptd", ".onnx", ".bin", ".tflite", ".litertlm")
 # An app without libraries has these; in a set of APKs, each file is one.
 APP_FILES = {MANIFEST, "base/manifest/AndroidManifest.xml", "base.apk", "classes.jar"}
 MAX_UNPACKED = 4 << 30
+BLOCK_BYTES = 1 << 20  # of a file that is searched from its end
 KEPT_PROGRAMS = "`qnn-ci test-emulator --keep-artifacts kept` writes kept/CASE/artifact/program.pte"
 DTYPES = {1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"}
 DTYPES |= {9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"}
@@ -131,7 +134,10 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
     head, size = bytes(view[:64]), len(view)
     if is_bundle(view):
         bundle = parse_bundle(view)
-        return Inspected(name, "litertlm", size, bundle.damage, bundle=bundle)
+        damage = bundle.damage
+        if any(section.model and section.model.damage for section in bundle.sections):
+            damage = describe_zero_tail(path, 0) or damage
+        return Inspected(name, "litertlm", size, damage, bundle=bundle)
     if head.startswith(ELF):
         return _inspect_library(path, name)
     if head.startswith(ARCHIVE):
@@ -141,6 +147,22 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
     if path.suffix == ".onnx":
         return run_limited(partial(_inspect_onnx, path, name, size), name)
     return Inspected(name, "unknown", size, describe_other(view))
+
+
+def describe_zero_tail(path: Path, least_bytes: int = BLOCK_BYTES) -> str:
+    """Return why a file is incomplete, "" if it is not known to be: at least an eighth of it, and
+    ``least_bytes``, at its end are zeros, as in a download that reserved the whole size before."""
+    with open_regular(path) as file:
+        size = end = file.seek(0, os.SEEK_END)
+        content = b""
+        while end and not content:
+            start = max(0, end - BLOCK_BYTES)
+            file.seek(start)
+            content = file.read(end - start).rstrip(b"\0")
+            end = start + len(content)
+    if size - end < max(least_bytes, size // 8, 1):
+        return ""
+    return f"contains only zeros from byte {end} of {size} on: its download or copy is incomplete"
 
 
 def _inspect_library(path: Path, name: str) -> Inspected:

@@ -19,12 +19,13 @@ from typing import Any
 
 from ci.inspect.apps import find_texts
 from ci.inspect.compat import Runtime
-from ci.inspect.files import describe_runtime, read_runtime
+from ci.inspect.files import BLOCK_BYTES, describe_runtime, describe_zero_tail, read_runtime
 from ci.inspect.genie_keys import (
     DIALOG,
     ENGINE,
     NEAR,
     OF_DRAFTS,
+    check_backends,
     check_keys,
     check_rotations,
     find_section,
@@ -36,11 +37,24 @@ from ci.inspect.genie_keys import (
     read_keys,
 )
 from ci.inspect.genie_model import ModelFacts, read_model_facts
-from ci.llm.tokenizers import CHAT_TOKEN, find_ends_of_turn, list_token_ids, list_token_texts
+from ci.llm.tokenizers import (
+    CHAT_TOKEN,
+    find_ends_of_turn,
+    find_repeated_id,
+    find_wrong_merge,
+    list_added_tokens,
+    list_token_ids,
+    list_token_texts,
+)
 from provisioning.console.command import user_path
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.context_binaries import ContextBinary, Graph
-from provisioning.doctor.survey.programs import Program, map_file, parse_program
+from provisioning.doctor.survey.programs import (
+    Program,
+    describe_other,
+    map_file,
+    parse_program,
+)
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.documents import (
     POINTER,
@@ -62,15 +76,20 @@ PREFIX_KEY = "dialog.ssd-q1.forecast-prefix-name"  # the only one that names a f
 LORA = "dialog.engine.model.binary.lora.adapters"
 GENIE, KEY_OF_ALL = "libGenie.so", b"spill-fill-bufsize"
 SYSTEM = "libQnnSystem.so"
+SENTENCEPIECE = b"\n"  # how the list of its pieces begins, in a file of sentencepiece
 MACHINES = (EM_AARCH64, EM_X86_64, EM_QDSP6)
 # Libraries that an app has to bring along, by their first letters.
-SHIPPED = re.compile(r"lib(Qnn|Genie|LiteRt|c\+\+_shared)")
+SHIPPED = re.compile(r"lib(Qnn|Genie|LiteRt|c\+\+_shared|omp\.)")
+DLL = re.compile(r"(Qnn|Genie)\w*\.dll")
 # Files with texts for chats, as qai-hub-models, GenieX and GenieAPIService have them.
-TEMPLATES = ("prompt.json", "prompt.conf", "sample_prompt.txt", "chat_template.jinja")
+PROMPTS = "prompt.json"
+TEMPLATES = (PROMPTS, "prompt.conf", "sample_prompt.txt", "chat_template.jinja")
 # In the names of files and graphs: "prompt_ar128_cl4096_1_of_3", "model_part_2_of_4.bin".
 PART = re.compile(r"(\d+)_of_(\d+)")
+NUMBERS = re.compile(r"\d+")
 LENGTHS = re.compile(r"ar(\d+)_cl(\d+)")
 MASK = "attention_mask"
+UNREAD = "?"  # the name of a graph whose description cannot be read
 BY_NAMES = "2.51.0"  # of QNN, whose libGenie orders graphs by their names
 MOST_CONFIG_BYTES, MOST_TOKENIZER_BYTES = 1 << 20, 256 << 20
 
@@ -195,8 +214,10 @@ class GenieFolder:
     the model's own files in the folder say.
 
     ``soc`` is the SoC that was asked about. ``libraries`` are those of the ``runtime``, None if
-    only its version is known. ``strange_keys`` are the keys that its libGenie does not contain, and
-    ``table_bytes`` is the size of the embedding table, 0 without one.
+    only its version is known, and ``dlls`` are QNN's libraries for Windows beside them.
+    ``unread_prompts`` are the files with texts for chats that cannot be read, as (file, reason).
+    ``strange_keys`` are the keys that its libGenie does not contain, and ``table_bytes`` is the
+    size of the embedding table, 0 without one.
     """
 
     name: str
@@ -218,6 +239,8 @@ class GenieFolder:
     table_bytes: int = 0
     soc: str = ""
     graph_names: tuple[tuple[str, str], ...] = ()
+    dlls: tuple[str, ...] = ()
+    unread_prompts: tuple[tuple[str, str], ...] = ()
     other_engines: tuple[GenieFolder, ...] = ()
     model: ModelFacts = field(default_factory=ModelFacts)
 
@@ -287,6 +310,7 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     runtime, libraries = find_libraries(folder, runtime_name)
     library_keys = find_keys(libraries.genie, document) if libraries and libraries.genie else None
     reasons = [*check_keys(document, library_keys or frozenset()), *check_rotations(document)]
+    reasons += check_backends(document)
     faults = [(config.name, reason) for reason in reasons]
     tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
     prefix = find_section(document, (DIALOG, "ssd-q1"))
@@ -308,7 +332,12 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
         strange_keys=tuple(strange),
         table_bytes=table.stat().st_size if table and table.is_file() else 0,
         soc=soc,
-        strange_tokens=tuple(find_strange_tokens(folder, tokenizer)),
+        dlls=tuple(find_dlls(user_path(runtime_name) if runtime_name else folder)),
+        strange_tokens=(
+            *find_strange_tokens(folder, tokenizer),
+            *find_strange_stops(config.name, document, tokenizer),
+        ),
+        unread_prompts=tuple(find_unread_prompts(folder)),
         model=read_model_facts(folder),
     )
     first_engine, *other_engines = list_engines(document)
@@ -347,6 +376,12 @@ def find_libraries(folder: Path, name: str) -> tuple[Runtime | None, Libraries |
     if not name and not any(file.name.startswith("libQnn") for file in files):
         return None, None
     return describe_runtime(files, place.name, ()), describe_libraries(files)
+
+
+def find_dlls(place: Path) -> list[str]:
+    """Return the names of QNN's libraries for Windows in a directory."""
+    names = (path.name for path in place.glob("*.dll")) if place.is_dir() else ()
+    return sorted(filter(DLL.fullmatch, names))
 
 
 def describe_libraries(files: Sequence[FileFacts]) -> Libraries:
@@ -533,9 +568,16 @@ class FolderReader:
             except QnnCiError as error:
                 yield BinaryFile(path.name, problem=error.what)
                 continue
-            problem = "it is no context binary of QNN" if program is None else program.damage
+            problem = f"it {describe_other(map_file(path))}" if program is None else program.damage
             if program and not problem and not any(each.qnn for each in program.contexts):
                 problem = "it contains no context of QNN: a DLC must be compiled for the phone"
+            graphs = (
+                [graph for each in program.contexts for graph in each.graphs] if program else []
+            )
+            # Of a small file, the zeros may be what is left of its description.
+            is_unread = any(graph.name == UNREAD for graph in graphs)
+            if tail := describe_zero_tail(path, 0 if is_unread else BLOCK_BYTES):
+                problem = f"it {tail}"
             yield BinaryFile(path.name, path.stat().st_size, program, problem)
 
     def read_tokenizer(self, word: Any) -> Tokenizer | None:
@@ -546,15 +588,16 @@ class FolderReader:
         try:
             document = read_json(path, dict[str, Any], MOST_TOKENIZER_BYTES)
         except (DocumentError, OSError) as error:
-            self.faults.append((path.name, str(error)))
+            self.faults.append((path.name, describe_other_tokenizer(path) or str(error)))
             return None
-        added = document.get("added_tokens")
-        tokens = [row for row in added if isinstance(row, dict)] if isinstance(added, list) else []
+        tokens = list_added_tokens(document)
         special = [row.get("id") for row in tokens if row.get("special")]
         numbers = list_token_ids(document)
         if not numbers:
             self.faults.append((path.name, "it lists no vocabulary"))
             return None
+        if reason := find_wrong_merge(document):
+            self.faults.append((path.name, reason))
         special_numbers = frozenset(number for number in special if isinstance(number, int))
         texts = {row["id"]: str(row.get("content")) for row in tokens if is_number(row.get("id"))}
         return Tokenizer(
@@ -563,7 +606,7 @@ class FolderReader:
             tuple(find_ends_of_turn(texts)),
             frozenset(filter(CHAT_TOKEN.fullmatch, list_token_texts(document).values())),
             {text: number for number, text in texts.items()},
-            find_repeated_id(tokens),
+            find_repeated_id(document),
         )
 
     def read_devices(self, word: Any) -> Iterator[HtpDevice]:
@@ -596,14 +639,15 @@ class FolderReader:
                 )
 
 
-def find_repeated_id(tokens: Sequence[Mapping[str, Any]]) -> tuple[int, str, str] | None:
-    """Return an id that two added tokens have, with their texts, None if there is none."""
-    texts: dict[int, str] = {}
-    for row in tokens:
-        number, text = row.get("id"), str(row.get("content"))
-        if is_number(number) and texts.setdefault(number, text) != text:
-            return number, texts[number], text
-    return None
+def describe_other_tokenizer(path: Path) -> str:
+    """Return why a file that should be a tokenizer.json is none, "" if it starts like one."""
+    view = map_file(path)
+    head = bytes(view[:64])
+    if head.lstrip()[:1] in {b"{", b"["}:
+        return ""
+    if head.startswith(SENTENCEPIECE):
+        return "it is of sentencepiece, and libGenie reads a tokenizer.json of Hugging Face"
+    return f"it {describe_other(view)}"
 
 
 def order_binaries(
@@ -676,15 +720,41 @@ def find_strange_tokens(folder: Path, tokenizer: Tokenizer | None) -> Iterator[t
                 yield path.name, token
 
 
+def find_strange_stops(
+    file: str, document: Mapping[str, Any], tokenizer: Tokenizer | None
+) -> Iterator[tuple[str, str]]:
+    """Yield ``file``, the configuration, with each stop sequence that is a token of a chat which
+    the tokenizer does not have."""
+    sequences = find_section(document, (DIALOG,)).get("stop-sequence")
+    for text in sequences if tokenizer and isinstance(sequences, list) else ():
+        is_token = isinstance(text, str) and CHAT_TOKEN.fullmatch(text)
+        if tokenizer and is_token and text not in tokenizer.special_texts:
+            yield file, text
+
+
+def find_unread_prompts(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield a prompt.json that cannot be read, with the reason."""
+    path = folder / PROMPTS
+    if path.is_file():
+        try:
+            read_json(path, dict[str, Any], MOST_CONFIG_BYTES)
+        except (DocumentError, OSError) as error:
+            yield path.name, str(error)
+
+
 def find_other_name(path: Path) -> str:
     """Return what is in the folder instead of a missing file: a link to nowhere, or a file whose
-    name differs in the case of letters. "" if there is neither."""
+    name differs in the case of letters, or in a few of them. "" if there is neither."""
     if path.is_symlink():
         return f"; it is a link to {path.readlink()}, which is missing"
     if path.is_dir():
         return "; it is a folder"
     names = (each.name for each in path.parent.iterdir()) if path.parent.is_dir() else ()
-    other_name = next((name for name in names if name.lower() == path.name.lower()), "")
+    # Parts differ in their numbers, so that a name with other ones is that of another file.
+    numbers = NUMBERS.findall(path.name)
+    alike = [name for name in names if NUMBERS.findall(name) == numbers]
+    same = [name for name in alike if name.lower() == path.name.lower()]
+    other_name = next(iter(same or get_close_matches(path.name, alike, 1, NEAR)), "")
     return other_name and f"; the folder has {other_name}"
 
 

@@ -13,21 +13,21 @@ from itertools import pairwise
 from ci.inspect import genie_facts, genie_graphs
 from ci.inspect.compat import Axis, Verdict, judge_compat
 from ci.inspect.genie import BinaryFile, GenieFolder
-from ci.inspect.genie_keys import ENGINE, find_section, list_objects, read_keys
+from ci.inspect.genie_keys import ENGINE, find_section, is_number, list_objects, read_keys
 from ci.report.text import name_some
 from provisioning.doctor.registry import Finding, Seen, Subjects, seen
 from provisioning.doctor.survey.context_binaries import TensorSpec
 from provisioning.manifest.targets import find_any_soc, read_all_socs
 
-MOST_NAMED = 4
+MOST_NAMED, OF_HTP = 4, "HTP"
 MARKS = ("bos-token", "eos-token", "eot-token")
 ALWAYS_NEEDED = ("libGenie.so", "libQnnHtp.so", "libQnnSystem.so")
 EXTENSIONS = "libQnnHtpNetRunExtensions.so"
 # Where the configuration has the dimensions of a head. Of several positional encodings, each for
 # the tensors with its prefix, none is compared.
-HTP = "dialog.engine.backend.QnnHtp"
+HTP, KV_DIM = "dialog.engine.backend.QnnHtp", "kv-dim"
 DIMENSIONS = {
-    "kv-dim": HTP,
+    KV_DIM: HTP,
     "pos-id-dim": HTP,
     "rope-dim": "dialog.engine.model.positional-encoding",
 }
@@ -39,6 +39,7 @@ OF_LIBRARIES = (Axis.BUILD, Axis.BINARY_INFO)
 
 FOLDERS: Subjects[GenieFolder] = Subjects()
 FOLDERS.each(
+    QNN948=genie_graphs.see_unread_prompts,
     QNN967=genie_graphs.see_other_variants,
     QNN968=genie_graphs.see_wrong_caches,
     QNN969=genie_graphs.see_wrong_embedding,
@@ -115,10 +116,14 @@ def see_backslashes(folder: GenieFolder) -> Iterator[Seen]:
 
 @FOLDERS.check("QNN953")
 def see_damaged_binaries(folder: GenieFolder) -> Iterator[Seen]:
-    """Report files that are no whole context binaries."""
+    """Report files that are no whole context binaries, and those for another backend."""
     for binary in folder.binaries:
+        backends = {context.backend for context in binary.contexts} - {"", OF_HTP}
         if binary.problem:
             yield seen(binary.name, binary.name, reason=binary.problem)
+        elif backends and folder.htp:
+            reason = f"it was compiled for QNN's {min(backends)}, and the backend is QnnHtp"
+            yield seen(binary.name, binary.name, reason=reason)
 
 
 @FOLDERS.check("QNN954")
@@ -265,10 +270,9 @@ def see_no_eos(folder: GenieFolder) -> Iterator[Seen]:
 
 @FOLDERS.check("QNN961")
 def see_dimensions(folder: GenieFolder) -> Iterator[Seen]:
-    """Report a kv-dim, pos-id-dim, rope-dim or n-embd that differs from the tensors of the graphs,
-    once each, and one that is missing. libGenie of QNN 2.51 needs kv-dim, and assumes a pos-id-dim
-    of 64 without any description of the rotations."""
-    graphs = [graph for binary in folder.binaries for graph in binary.graphs]
+    """Report a pos-id-dim, rope-dim or n-embd that differs from the tensors of the graphs, once
+    each, and a kv-dim or pos-id-dim that is missing. libGenie of QNN 2.51 needs kv-dim, and
+    assumes a pos-id-dim of 64 without any description of the rotations."""
     is_described = "positional-encoding" in folder.section(ENGINE, "model")
     for key, place in DIMENSIONS.items():
         value = find_section(folder.config, place.split(".")).get(key)
@@ -276,23 +280,11 @@ def see_dimensions(folder: GenieFolder) -> Iterator[Seen]:
         shown = value
         if value is None and usual and folder.htp:
             value, shown = usual, f"{usual}, because it is missing"
-        elif value is None and key == "kv-dim" and folder.htp:
+        elif value is None and key == KV_DIM and folder.htp:
             value, shown = 0, "missing"
-        wrong = [
-            (graph, port)
-            for graph in graphs
-            for port in graph.inputs
-            if isinstance(value, int) and value is not True and differs(key, value, port)
-        ]
-        for graph, port in wrong[:1]:
-            yield seen(
-                f"{place}.{key}",
-                folder.config_file,
-                value=shown,
-                graph=graph.name,
-                port=port.name,
-                shape=list(port.shape),
-            )
+        elif key == KV_DIM:
+            continue
+        yield from see_dimension(folder, key, value, shown)
 
     size, carriers = folder.section("context").get("n-embd"), genie_graphs.list_embeddings(folder)
     if isinstance(size, int) and carriers and size not in {port.shape[-1] for _, port in carriers}:
@@ -307,10 +299,38 @@ def see_dimensions(folder: GenieFolder) -> Iterator[Seen]:
         )
 
 
+def see_dimension(folder: GenieFolder, key: str, value: object, shown: object) -> Iterator[Seen]:
+    """Report a dimension of the configuration that differs from the first such input of a graph.
+    ``shown`` is what is said of its value."""
+    if not is_number(value):
+        return
+    graphs = [graph for binary in folder.binaries for graph in binary.graphs]
+    wrong = [
+        (graph, port) for graph in graphs for port in graph.inputs if differs(key, value, port)
+    ]
+    for graph, port in wrong[:1]:
+        yield seen(
+            f"{DIMENSIONS[key]}.{key}",
+            folder.config_file,
+            value=shown,
+            graph=graph.name,
+            port=port.name,
+            shape=list(port.shape),
+        )
+
+
+@FOLDERS.check("QNN949")
+def see_other_head(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a kv-dim that differs from the caches of the graphs, from which libGenie of QNN 2.51
+    takes the size of a head: it generated the right text with 4, 16 and 32 instead of 8."""
+    value = folder.htp.get(KV_DIM)
+    yield from see_dimension(folder, KV_DIM, value, value)
+
+
 def differs(key: str, value: int, port: TensorSpec) -> bool:
     """Return whether an input has another size than the configuration's key. Keys in a cache are
     [heads, 1, kv-dim, length], values [heads, 1, length, kv-dim]."""
-    if key == "kv-dim":
+    if key == KV_DIM:
         is_cache = port.name.startswith(("past_key", "past_value")) and len(port.shape) > 1
         return is_cache and value not in port.shape[-2:]
     is_position = port.name.startswith("position_ids_") and bool(port.shape)

@@ -19,6 +19,8 @@ from provisioning.doctor.survey.context_binaries import Graph, TensorSpec
 IDS, EMBEDDINGS = "input_ids", "inputs_embeds"
 ROTATIONS = ("position_ids_cos", "position_ids_sin")
 SCALING_TYPES = ("rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type")
+# Scalings with which a model is used beyond its max_position_embeddings.
+BEYOND_MODEL = ("linear", "dynamic", "yarn")
 WITH_CACHES = ("full_attention", "sliding_attention", "chunked_attention")  # layer_types
 TOLERANCE = 1e-6  # of numbers that two files write in their own way
 DUMPS = ("dump-tensors", "dump-outputs")  # dump-specs writes one small file
@@ -262,11 +264,50 @@ def see_other_numbers(folder: GenieFolder) -> Iterator[Seen]:
     if is_single and scaling in known.scalings and "rope-scaling" not in encoding:
         subject = "dialog.engine.model.positional-encoding.rope-scaling"
         yield seen(subject, CONFIG, value="missing", file=CONFIG, expected=f"rope_type {scaling}")
+    yield from see_other_sizes(folder)
     layers, expected = count_layers(folder), model.find(("num_hidden_layers",))
     if layers and is_figure(expected) and layers != expected and has_caches_in_all(model.config):
         subject = "the number of layers with caches"
         text = f"num_hidden_layers {expected}"
         yield seen(subject, CONFIG, value=layers, file=CONFIG, expected=text)
+
+
+def see_other_sizes(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a context that is longer than those the model was made for, another bos token, and
+    caches of another number or size of heads than config.json has."""
+    model = folder.model
+    size, most = folder.section("context").get("size"), model.find(("max_position_embeddings",))
+    is_beyond = is_figure(size) and is_figure(most) and size > most
+    if is_beyond and model.find(SCALING_TYPES) not in BEYOND_MODEL:
+        text = f"max_position_embeddings {most:g}"
+        yield seen("dialog.context.size", CONFIG, value=size, file=CONFIG, expected=text)
+    bos, expected = folder.section("context").get("bos-token"), model.find(("bos_token_id",))
+    # Without one, the app writes it into its prompts.
+    if is_figure(bos) and bos >= 0 and is_figure(expected) and bos != expected:
+        text = f"bos_token_id {expected:g}"
+        yield seen("dialog.context.bos-token", CONFIG, value=bos, file=CONFIG, expected=text)
+    ports = [port for each in folder.binaries for graph in each.graphs for port in graph.inputs]
+    keys = [
+        port for port in ports if port.name.startswith("past_key") and CACHE.fullmatch(port.name)
+    ]
+    shapes = {(port.shape[0], port.shape[2]) for port in keys if len(port.shape) == 4}
+    # Models with layers of several kinds have several sizes of heads.
+    if len(shapes) != 1:
+        return
+    ((heads, head_size),) = shapes
+    all_heads = model.find(("num_attention_heads",))
+    key_heads = model.find(("num_key_value_heads",)) or all_heads
+    if is_figure(key_heads) and heads not in {key_heads, all_heads}:
+        text = f"num_key_value_heads {key_heads:g}"
+        subject = "the number of heads in the caches"
+        yield seen(subject, CONFIG, value=heads, file=CONFIG, expected=text)
+    expected = model.find(("head_dim",))
+    kv_dim = folder.htp.get("kv-dim")
+    if is_figure(expected) and head_size != expected and kv_dim == head_size:
+        return  # kv-dim is reported
+    if is_figure(expected) and head_size != expected:
+        subject = "the size of a head in the caches"
+        yield seen(subject, CONFIG, value=head_size, file=CONFIG, expected=f"head_dim {expected:g}")
 
 
 def see_other_parts(folder: GenieFolder) -> Iterator[Seen]:

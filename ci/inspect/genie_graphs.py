@@ -26,6 +26,7 @@ MOST_NAMED, HTP, LOGITS = 4, "libQnnHtp.so", "logits"
 MOST_ADDRESSED = 1 << 32
 # Models have unused rows in their vocabulary: of published ones, at most 1 %.
 LEAST_USED = 0.9
+OF_WINDOWS = "SC"  # how the SoCs of Windows PCs begin, such as SC8380XP
 OF_IDS = ("int32", "uint32")
 LEAST_CHUNK = 32  # tokens; smaller graphs are those for single tokens or for drafts
 # Tensors that Genie computes, by the first words of their names.
@@ -244,17 +245,18 @@ def see_no_single_tokens(folder: GenieFolder) -> Iterator[Seen]:
 
 
 def see_other_machine(folder: GenieFolder) -> Iterator[Seen]:
-    """Report a library for another machine than the others."""
+    """Report a library for another machine than the others, and one for Windows beside contexts for
+    a phone."""
+    where = folder.runtime.name if folder.runtime else folder.name
+    socs = {context.soc for binary in folder.binaries for context in binary.contexts} - {""}
+    if folder.dlls and socs and not any(soc.startswith(OF_WINDOWS) for soc in socs):
+        others = f"the contexts are for {min(socs)}"
+        yield seen(folder.dlls[0], where, machine="Windows", others=others)
     stranger = folder.libraries.find_stranger() if folder.libraries else None
     if stranger:
         name, machine, usual = stranger
-        where = folder.runtime.name if folder.runtime else ""
-        yield seen(
-            name,
-            where,
-            machine=name_machine(machine),
-            usual=name_machine(usual),
-        )
+        others = f"the other libraries are for {name_machine(usual)}"
+        yield seen(name, where, machine=name_machine(machine), others=others)
 
 
 def see_damaged_libraries(folder: GenieFolder) -> Iterator[Seen]:
@@ -273,6 +275,12 @@ def see_strange_tokens(folder: GenieFolder) -> Iterator[Seen]:
     """Report texts for chats that write tokens of another model."""
     for name, token in folder.strange_tokens:
         yield seen(name, name, token=token)
+
+
+def see_unread_prompts(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a prompt.json that is no JSON."""
+    for name, reason in folder.unread_prompts:
+        yield seen(name, name, reason=reason)
 
 
 def see_renamed_parts(folder: GenieFolder) -> Iterator[Seen]:

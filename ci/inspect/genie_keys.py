@@ -29,6 +29,7 @@ ROLES: Mapping[str, tuple[str, str]] = {
     "kv-share": ("primary", "secondary"),
 }
 OF_DRAFTS = tuple({second for _, second in ROLES.values()})
+MODELS_OF_BACKENDS = {"QnnHtp": "binary", "QnnGenAiTransformer": "library"}
 NEEDED_SECTIONS = {"context", "tokenizer", "backend", "model", ENGINE}
 TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int, float),
@@ -264,6 +265,16 @@ def check_rotations(document: Mapping[str, Any]) -> Iterator[str]:
             if isinstance(factors, list) and is_number(pairs) and len(factors) != pairs:
                 subject = f"{place}.rope-scaling.{key}"
                 yield f"{subject} has {len(factors)} factors, and rope-dim is {pairs}"
+
+
+def check_backends(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a type of model that GenieDialog_create refuses for its backend, as asked of libGenie
+    of QNN 2.51; GenieDialogConfig_createFromJson accepts it."""
+    for place, engine in list_objects(document, (DIALOG, ENGINE), ""):
+        backend, model = (find_section(engine, (key,)).get("type") for key in ("backend", "model"))
+        needed = MODELS_OF_BACKENDS.get(str(backend), model)
+        if isinstance(model, str) and model != needed:
+            yield f"{place}.model.type is {model}, and the backend {backend} needs {needed}"
 
 
 def check_section(

@@ -19,7 +19,7 @@ from ci.inspect.bundle_faults import (
     list_warnings,
 )
 from ci.inspect.compat import Answer, Verdict, judge_compat
-from ci.inspect.files import Inspected, read_runtime
+from ci.inspect.files import Inspected, describe_zero_tail, read_runtime
 from ci.llm.bundle_file import PARTS, choose_models, name_model, read_bundle
 from ci.report.text import show_row
 from provisioning.console.command import Outcome
@@ -95,6 +95,8 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
         for section in compiled
         if section.model
     ]
+    if tail := describe_zero_tail(path):
+        raise FailedError(f"{inspected.file} cannot be loaded", why=f"it {tail}")
     models = choose_models(bundle)
     lacking = [kind for kind in PARTS if kind not in models]
     faults = [*list_header_faults(bundle), *list_missing_embedders(bundle)]

@@ -22,6 +22,8 @@ from typing import Any
 from ci.llm.tokenizers import (
     MARKER,
     Tokenizer,
+    find_repeated_id,
+    find_wrong_merge,
     list_special_ids,
     list_token_ids,
     list_token_texts,
@@ -61,7 +63,10 @@ START, STOPS, SAMPLER, MOST_TOKENS, SUPPRESSED, PADDING = 1, 2, 4, 5, 9, 13
 CHANNELS, FLOAT_BYTES = 8, 4
 LEAST_RUNTIME = 14
 OF_TOKENS = (START, STOPS, PADDING)
-OF_TEMPLATES, MODEL_TYPE, GENERIC = (3, 7), 6, 1
+JINJA = 7
+OF_TEMPLATES, MODEL_TYPE, GENERIC = (3, JINJA), 6, 1
+# How a text form of LlmMetadata begins: a field, or a comment.
+TEXT_FORM = re.compile(rb"\s*(#|[a-z_]+\s*[:{])")
 MOST_METADATA, MOST_TOKENIZER, MOST_CHUNK = 16 << 20, 256 << 20, 1 << 16
 COPY_BYTES = 1 << 20
 PIECES = 1  # the field of sentencepiece's ModelProto that lists its pieces
@@ -121,6 +126,7 @@ class LlmMetadata:
     largest number of tokens of a conversation, 0 if it is not stated. ``ids`` are all ids that it
     names, also those that are never generated, and ``sequences`` those of its stops that are
     several ids, which must be generated one after another. ``template`` are its texts for chats,
+    and ``jinja`` is the one of them that is a template of Jinja,
     and ``suppressed`` the tokens that are never generated. Of a model that LiteRT-LM does not know
     by name, it ``is_generic``. ``model_type`` is the number of its llm_model_type, or 0,
     ``sampler`` has the numbers of its sampler_params by their fields, and ``texts`` are what its
@@ -132,6 +138,7 @@ class LlmMetadata:
     ids: tuple[int, ...] = ()
     sequences: tuple[tuple[int, ...], ...] = ()
     template: str = ""
+    jinja: str = ""
     suppressed: tuple[int, ...] = ()
     is_generic: bool = True
     model_type: int = 0
@@ -143,11 +150,14 @@ class LlmMetadata:
 @dataclass(frozen=True)
 class TokenList:
     """The tokens of a tokenizer: how many ids it has, their texts, and the ids of those that no
-    text of a user becomes."""
+    text of a user becomes. ``repeated`` is an id that two of them have, with their texts, and
+    ``fault`` is why a library for tokenizers refuses it, or ""."""
 
     count: int
     texts: Mapping[int, str]
     special_ids: frozenset[int]
+    repeated: tuple[int, str, str] | None = None
+    fault: str = ""
 
     def __contains__(self, text: object) -> bool:
         """Return whether a text is one token."""
@@ -243,7 +253,13 @@ class BundleFile:
                     f"{self.name}: the tokenizer is damaged", why=str(error)
                 ) from error
             count = max(list_token_ids(document), default=-1) + 1
-            return TokenList(count, list_token_texts(document), list_special_ids(document))
+            return TokenList(
+                count,
+                list_token_texts(document),
+                list_special_ids(document),
+                find_repeated_id(document),
+                find_wrong_merge(document),
+            )
         try:
             pieces = [
                 dict(list_fields(value))
@@ -699,7 +715,7 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
     ids: list[int] = []
     sequences: list[tuple[int, ...]] = []
     suppressed: list[int] = []
-    most_tokens, template = 0, ""
+    most_tokens, template, jinja = 0, "", ""
     try:
         kinds = [kind for part in list_parts(data, MODEL_TYPE) for kind, _ in list_fields(part)]
         sampler = dict(pair for part in list_parts(data, SAMPLER) for pair in list_numbers(part))
@@ -720,9 +736,18 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
             elif number == MOST_TOKENS and isinstance(value, int):
                 most_tokens = value - (1 << 64) if value >> 63 else value
             elif number in OF_TEMPLATES and isinstance(value, bytes):
-                template += value.decode("utf-8", "replace")
+                text = value.decode("utf-8", "replace")
+                template += text
+                jinja += text if number == JINJA else ""
     except (ValueError, IndexError) as error:
-        raise FailedError(f"{name}: the {METADATA} cannot be read", why=str(error)) from error
+        why = str(error)
+        if TEXT_FORM.match(data):
+            why = "it is in the text form of protobuf, and LiteRT-LM reads the binary one"
+        raise FailedError(
+            f"{name}: the {METADATA} cannot be read",
+            why=why,
+            fix="pack the bundle again with litert-lm-builder, which converts a .pbtext",
+        ) from error
     return LlmMetadata(
         start,
         tuple(stops),
@@ -730,6 +755,7 @@ def parse_metadata(name: str, data: bytes) -> LlmMetadata:
         (*ids, *suppressed),
         tuple(sequences),
         template,
+        jinja,
         tuple(suppressed),
         kinds in ([], [GENERIC]),
         kinds[-1] if kinds else 0,

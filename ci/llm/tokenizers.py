@@ -333,11 +333,53 @@ def list_token_texts(document: Mapping[str, Any]) -> dict[int, str]:
     }
 
 
+def find_repeated_id(document: Mapping[str, Any]) -> tuple[int, str, str] | None:
+    """Return an id that two added tokens of a tokenizer.json have, with their texts, None if there
+    is none."""
+    texts: dict[int, str] = {}
+    for row in list_added_tokens(document):
+        number, text = row.get("id"), str(row.get("content"))
+        if isinstance(number, int) and texts.setdefault(number, text) != text:
+            return number, texts[number], text
+    return None
+
+
+def find_wrong_merge(document: Mapping[str, Any]) -> str:
+    """Return why a tokenizer.json cannot be loaded, "" if it can: one of its merges, pairs or texts
+    with a space between, has a token, or makes one, that its vocabulary lacks."""
+    model = document.get("model")
+    if not isinstance(model, dict):
+        return ""
+    words, merges = model.get("vocab"), model.get("merges")
+    if not isinstance(words, dict) or not isinstance(merges, list):
+        return ""
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(pair, list) or len(pair) != 2 or not all(map(is_text, pair)):
+            continue
+        first, second = pair
+        prefix = model.get("continuing_subword_prefix") or ""
+        for token in (first, second, first + second.removeprefix(str(prefix))):
+            if token not in words:
+                return f"a merge has the token {token[:40]!r}, which is not in the vocabulary"
+    return ""
+
+
+def is_text(value: object) -> bool:
+    """Return whether a value of JSON is a text."""
+    return isinstance(value, str)
+
+
+def list_added_tokens(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows of a tokenizer.json's added tokens."""
+    added = document.get("added_tokens")
+    return [row for row in added if isinstance(row, dict)] if isinstance(added, list) else []
+
+
 def list_special_ids(document: Mapping[str, Any]) -> frozenset[int]:
     """Return the ids of a tokenizer.json that no text of a user becomes: special tokens, and others
     that look like them."""
-    added = document.get("added_tokens")
-    rows = [row for row in added if isinstance(row, dict)] if isinstance(added, list) else []
+    rows = list_added_tokens(document)
     special = {row["id"] for row in rows if row.get("special") and isinstance(row.get("id"), int)}
     texts = list_token_texts(document)
     return frozenset(special | {number for number in texts if MARKER.fullmatch(texts[number])})

@@ -19,6 +19,7 @@ class Port(NamedTuple):
 Ports = Mapping[str, Sequence[int] | Port]  # inputs or outputs by name, with their shapes
 
 BUILD = "v2.49.40.260810104044"
+GPU, HTP = 4, 6  # QNN's numbers of backends
 OPTIONS = "min_arch={hexagon};soc_type={soc};arch={hexagon};unroll=1;vtcm_size={vtcm};"
 
 
@@ -136,9 +137,11 @@ def make_binary(
     results: Sequence[str] = ("y",),
     version: int = 3,
     ports: Mapping[str, tuple[Ports, Ports]] = MappingProxyType({}),
+    backend: int = HTP,
 ) -> bytes:
     """A context binary, each graph of which returns ``results``; ``version`` is that of its
-    description. ``ports`` are the inputs and outputs of graphs, by name, with their shapes."""
+    description. ``ports`` are the inputs and outputs of graphs, by name, with their shapes, and
+    ``backend`` is QNN's number of the backend that compiled it."""
     minor = int(build.split(".")[1])
 
     def graph(name: str) -> Fields:
@@ -157,7 +160,7 @@ def make_binary(
         return {0: Number("I", 3), 1: Number("B", 3), 2: {0: described, 2: Vector(packed)}}
 
     info = {
-        0: Number("I", 6),
+        0: Number("I", backend),
         1: build,
         2: Struct((2, minor - 11, 0)),
         3: Struct((5, minor, 0)),

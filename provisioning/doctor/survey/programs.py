@@ -180,6 +180,8 @@ def describe_other(view: View) -> str:
         return "is a Git LFS pointer: run `git lfs pull`"
     if head.startswith(b"\x1f\x8b"):
         return "is compressed with gzip: unpack it"
+    if head.startswith(ARCHIVE):
+        return "is a ZIP archive: unpack it"
     if not any(view):
         return "contains only zeros: its download or copy is incomplete"
     if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):

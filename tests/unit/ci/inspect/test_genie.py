@@ -125,7 +125,6 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "ids up to 552",
     ),
     "a unigram tokenizer": (write("tokenizer.json", UNIGRAM), "QNN959", "ids up to 521"),
-    "another kv-dim": (put(*HTP, "kv-dim", value=128), "QNN961", "kv-dim is 128"),
     "another rope-dim": (encode_by(rope_dim=HEAD), "QNN961", "rope-dim is 16"),
     "another pos-id-dim": (put(*HTP, "pos-id-dim", value=64), "QNN961", "pos-id-dim is 64"),
     "another version": (put("engine", "version", value=2), "QNN950", "version is 2, and libGenie"),
@@ -159,6 +158,7 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
     "settings of another SoC": (write("htp_config.json", OF_OTHER_SOC), "QNN962", "SM8550"),
 }
 WARNINGS: dict[str, tuple[Change, str, str]] = {
+    "another kv-dim": (put(*HTP, "kv-dim", value=128), "QNN949", "kv-dim is 128"),
     "no settings": (remove("htp_config.json"), "QNN976", "htp_config.json: it is missing"),
     "damaged settings": (write("htp_config.json", "{"), "QNN976", "data was truncated"),
     "settings with a number": (

@@ -132,6 +132,14 @@ def write_utf16(folder: Path, config: dict[str, Any]) -> None:
     (folder / "genie_config.json").write_bytes(json.dumps(config).encode("utf-16"))
 
 
+def on_the_cpu(_: Path, config: dict[str, Any]) -> None:
+    """The backend is that for the CPU."""
+    backend = config["dialog"]["engine"]["backend"]
+    del backend["QnnHtp"], backend["extensions"]
+    section = {"version": 1, "n-logits": 1, "n-layer": 2, "n-embd": 64, "n-heads": 4}
+    backend |= {"type": "QnnGenAiTransformer", "QnnGenAiTransformer": section}
+
+
 FAULTS: dict[str, Row] = {
     "settings of another automotive SoC": Row(
         "ai-hub-apps 31", settings(31, "v66"), [], WRONG, {"QNN962": "Hexagon V66"}
@@ -233,6 +241,20 @@ FAULTS: dict[str, Row] = {
         [],
         WRONG,
         {"QNN951": "draft_1_of_1.bin is missing"},
+    ),
+    "a name that is cut": Row(
+        "qai-appbuilder 28",
+        put("engine model binary ctx-bins", [PARTS[0], PARTS[1].removesuffix("n")]),
+        [],
+        WRONG,
+        {"QNN951": "model_part_2_of_2.bi is missing"},
+    ),
+    "contexts for the CPU": Row(
+        "ai-hub-models 80",
+        on_the_cpu,
+        [],
+        WRONG,
+        {"QNN950": "model.type is binary, and the backend QnnGenAiTransformer needs library"},
     ),
     "another case of letters": Row(
         "ai-hub-apps 119",

@@ -40,7 +40,7 @@ from tests.build.genie_faults import (
     settings,
     write_first,
 )
-from tests.stand_ins.lowered import Port, make_binary
+from tests.stand_ins.lowered import GPU, Port, make_binary
 
 QCS6490 = ("QCS6490", 93, 68)
 PROMPT, TOKEN = {"prompt": 128}, {"token": 1}
@@ -131,6 +131,13 @@ def list_ports(number: int) -> list[tuple[int, str, Sequence[int]]]:
 
     make_part(number, change=keep_ports)
     return ports
+
+
+def zero_half(folder: Path, _: dict[str, Any]) -> None:
+    """The second half of the second part is zeros."""
+    data = (folder / PARTS[1]).read_bytes()
+    half = len(data) // 2
+    (folder / PARTS[1]).write_bytes(data[:half] + bytes(len(data) - half))
 
 
 FAULTS: dict[str, Row] = {
@@ -294,6 +301,41 @@ FAULTS: dict[str, Row] = {
         [],
         FITS,
         {"QNN995": "model_part_2_of_2.bin has layer 0, and model_part_1_of_2.bin before it has"},
+    ),
+    "a download that broke off in a reserved file": Row(
+        "foundry-local 910",
+        zero_half,
+        [],
+        WRONG,
+        {"QNN953": "model_part_2_of_2.bin cannot be loaded: it contains only zeros from byte"},
+    ),
+    "weights that were not downloaded": Row(
+        "foundry-local 910",
+        lambda folder, _: (folder / PARTS[1]).write_bytes(make_part(2) + bytes(2 << 20)),
+        [],
+        WRONG,
+        {"QNN953": "model_part_2_of_2.bin cannot be loaded: it contains only zeros from byte"},
+    ),
+    "a part for the GPU": Row(
+        "ai-hub-models 98",
+        second(backend=GPU),
+        [],
+        WRONG,
+        {"QNN953": "it was compiled for QNN's GPU, and the backend is QnnHtp"},
+    ),
+    "a part that is not unpacked": Row(
+        "ai-hub-apps 63",
+        lambda folder, _: (folder / PARTS[1]).write_bytes(b"PK\3\4" + make_part(2)),
+        [],
+        WRONG,
+        {"QNN953": "model_part_2_of_2.bin cannot be loaded: it is a ZIP archive: unpack it"},
+    ),
+    "no logits for single tokens": Row(
+        "ai-hub-models 87",
+        second(change=lambda tokens, _, gives: gives.pop("logits") if tokens == 1 else None),
+        [],
+        FITS,
+        {"QNN994": "prompt_ar128_cl1024_2_of_2 returns logits, and token_ar1_cl1024_2_of_2 does"},
     ),
     "graphs of another batch": Row(
         "aimet 4066",

@@ -15,7 +15,9 @@ from tests.build.genie_faults import (
     list_words,
     make_tests,
     of_another_machine,
+    parts,
     put_htp,
+    settings,
 )
 from tests.stand_ins.android_apps import ARTIFACTS, library, make_set, skel
 
@@ -47,10 +49,25 @@ def of_the_host(folder: Path, _: dict[str, Any]) -> None:
     of_another_machine(folder / "libGenie.so")
 
 
-def name_needed(path: Path) -> None:
-    """A library needs libQnnCpu.so."""
+def name_needed(path: Path, needed: bytes = b"libQnnCpu.so") -> None:
+    """A library needs another one."""
     data = (ARTIFACTS / "elf" / "libandroid.so").read_bytes()
-    path.write_bytes(data.replace(b"libneeded.so", b"libQnnCpu.so"))
+    path.write_bytes(data.replace(b"libneeded.so", needed))
+
+
+def write_dlls(folder: Path, _: dict[str, Any]) -> None:
+    """The libraries are those for Windows, with the skel, which is the same."""
+    for name in ("Genie.dll", "QnnHtp.dll", "QnnSystem.dll", "QnnHtpV75Stub.dll"):
+        (folder / name).write_bytes(b"MZ" + bytes(62))
+    (folder / SKEL).write_bytes(skel(SKEL, 0x75))
+
+
+def of_windows(folder: Path, config: dict[str, Any]) -> None:
+    """Contexts and libraries are for a PC with Windows."""
+    parts(soc=("SC8380XP", 60, 73))(folder, config)
+    settings(60, "v73")(folder, config)
+    for name in ("Genie.dll", "QnnHtp.dll"):
+        (folder / name).write_bytes(b"MZ" + bytes(62))
 
 
 FAULTS: dict[str, Row] = {
@@ -98,6 +115,22 @@ FAULTS: dict[str, Row] = {
         WRONG,
         {"QNN984": "libGenie.so needs libQnnCpu.so, which is missing"},
     ),
+    "a library that needs the runtime of OpenMP": Row(
+        "GenieX 1118",
+        both(
+            libraries(), lambda folder, _: name_needed(folder / "libGenie.so", b"libomp.so\0\0\0")
+        ),
+        [],
+        WRONG,
+        {"QNN984": "libGenie.so needs libomp.so, which is missing"},
+    ),
+    "libraries for Windows": Row(
+        "ai-hub-models 164",
+        write_dlls,
+        ["--soc", "SM8650"],
+        WRONG,
+        {"QNN979": "Genie.dll is for Windows, and the contexts are for SM8650"},
+    ),
     "a renamed skel": Row(
         "ai-hub-apps 148",
         both(libraries(), lambda folder, _: (folder / SKEL).write_bytes(skel(SKEL, 0x79))),
@@ -114,6 +147,7 @@ FAULTS: dict[str, Row] = {
     ),
 }
 RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
+    "with libraries for Windows": (of_windows, ["--soc", "SC8380XP"]),
     "with its libraries": (
         libraries(genie=GENIE_KEYS),
         ["--soc", "SM8650"],

@@ -20,7 +20,7 @@ from tests.build.genie_faults import (
 
 LLAMA = {"rope-type": "llama3", "factor": 32.0, "low-freq-factor": 1.0, "high-freq-factor": 4.0}
 SCALING = {**LLAMA, "original-max-position-embeddings": 8192}
-THETA = 500000
+THETA, LINEAR = 500000, {"rope_type": "linear", "factor": 2.0}
 MODEL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
@@ -103,6 +103,27 @@ FAULTS: dict[str, Row] = {
         FITS,
         {"QNN996": "the number of layers with caches is 2, and config.json says num_hidden_layers"},
     ),
+    "a context that is longer than the model's": Row(
+        "ai-hub-apps 52",
+        both(scale_positions(), write_model(max_position_embeddings=512)),
+        [],
+        FITS,
+        {"QNN996": "dialog.context.size is 1024, and config.json says max_position_embeddings 512"},
+    ),
+    "the start of a text of another model": Row(
+        "ai-hub-models 337",
+        both(scale_positions(), write_model(bos_token_id=2)),
+        [],
+        FITS,
+        {"QNN996": "dialog.context.bos-token is 1, and config.json says bos_token_id 2"},
+    ),
+    "the heads of another model": Row(
+        "ai-hub-models 337",
+        both(scale_positions(), write_model(num_attention_heads=16, num_key_value_heads=8)),
+        [],
+        FITS,
+        {"QNN996": "the number of heads in the caches is 4, and config.json says num_key_value_"},
+    ),
     "the metadata of an export in more parts": Row(
         "GenieX 1257",
         write("metadata.json", {"model_files": {f"part{number}_of_3.bin": {} for number in "123"}}),
@@ -142,6 +163,25 @@ RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
             write("tokenizer_config.json", {"eos_token": "<3>"}),
             write("metadata.json", {"model_files": {f"part{each}_of_2.bin": {} for each in "12"}}),
         ),
+        FOR_PHONE,
+    ),
+    "with a context that its scaling reaches": (
+        both(
+            by_positional_encoding(HEAD // 2),
+            put(
+                "engine model positional-encoding rope-scaling",
+                {"rope-type": "linear", "factor": 2.0},
+            ),
+            write_model(max_position_embeddings=512, rope_scaling=LINEAR),
+        ),
+        FOR_PHONE,
+    ),
+    "with a bos token in its prompts": (
+        both(scale_positions(), both(put("context bos-token", -1), write_model(bos_token_id=1))),
+        FOR_PHONE,
+    ),
+    "with a key for several heads": (
+        both(scale_positions(), write_model(num_attention_heads=8, num_key_value_heads=4)),
         FOR_PHONE,
     ),
     "with layers that share caches": (both(scale_positions(), write_model(**SHARED)), FOR_PHONE),

@@ -31,6 +31,7 @@ from tests.stand_ins.android_apps import library, make_set, skel
 from tests.stand_ins.litert import make_plain
 
 OLDER = "v2.42.0.251225135753"
+NEWER = "v2.51.0.261010101010"
 EM_ARM = 40
 
 
@@ -110,19 +111,41 @@ def leave_out(name: str, signature: str) -> bytes:
     return make_compiled_decoder(change)
 
 
-def pack_specials(*texts: str) -> bytes:
+def pack_specials(*texts: str, merges: Sequence[str] = (), extra: str = "") -> bytes:
     """A tokenizer of Hugging Face for the decoder, as it is in a bundle, whose first tokens are
-    special."""
+    special. ``extra`` is one more, with the id of the first one."""
     special = [
         {"id": number, "content": text, "special": True} for number, text in enumerate(texts)
     ]
+    special += [{"id": 0, "content": extra, "special": True}] if extra else []
     vocabulary = {f"t{number}": number for number in range(len(texts), 57)}
-    model = {"type": "BPE", "vocab": vocabulary, "merges": []}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": merges}
     data = json.dumps({"added_tokens": special, "model": model}).encode()
     return len(data).to_bytes(8, "little") + zlib.compress(data)
 
 
-STATEMENT = b"{% generation %}{{ m }}{% endgeneration %}"
+def with_template(text: bytes) -> Callable[[], bytes]:
+    """A bundle with a template of Jinja of less than 128 bytes."""
+    return compiled(metadata=LLM + b"\x3a" + bytes([len(text)]) + text)
+
+
+def zero_end() -> bytes:
+    """A download that broke off in a file whose size was reserved."""
+    data = compiled()()
+    start = len(data) * 6 // 10
+    return data[:start] + bytes(len(data) - start)
+
+
+def leave_out_result(name: str, signature: str) -> bytes:
+    """A decoder one of whose signatures lacks an output."""
+
+    def change(method: Method) -> Method:
+        outputs = tuple(port for port in method.outputs if port.name != name)
+        return replace(method, outputs=outputs) if method.name == signature else method
+
+    return make_compiled_decoder(change)
+
+
 NEW_LINE = LLM.replace(b"\x0a\x01\x01", b"\x0a\x01\x00")  # it starts with 0, and stops at 2
 # Each: the thread, what is made, the options, and what is printed.
 LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
@@ -309,6 +332,40 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
         ["--soc", "SM8650"],
         "has the type int64",
     ),
+    "metadata in the form of text": (
+        "LiteRT-LM 1466",
+        compiled(metadata=b"start_token { token_ids { ids: 1 } }"),
+        ["--soc", "SM8650"],
+        "it is in the text form of protobuf, and LiteRT-LM reads the binary one",
+    ),
+    "a merge of another vocabulary": (
+        "litert-torch 960",
+        compiled(tokenizer=None, packed=pack_specials("<s>", "</s>", "<x>", merges=["t4 zz"])),
+        ["--soc", "SM8650"],
+        "the tokenizer cannot be loaded: a merge has the token 'zz'",
+    ),
+    "no new values": (
+        "LiteRT-LM 3342",
+        lambda: make_tiny(decoder=leave_out_result("kv_slice_v_1", "decode")),
+        ["--soc", "SM8650"],
+        "has no output kv_slice_v_1",
+    ),
+    "the rotations of another model": (
+        "litert-torch 960",
+        compiled(
+            auxiliary=change_ports(
+                "outputs", "pos_emb_cos", "auxiliary", "decode_rope", shape=(1, 1, 1, 4)
+            )
+        ),
+        ["--soc", "SM8650"],
+        "pos_emb_cos is [1, 1, 1, 4], but decode reads [1, 1, 1, 8]",
+    ),
+    "a newer QNN for the embedder alone": (
+        "LiteRT-LM 2226",
+        compiled(embedder=make_compiled_decoder(part="embedder", build=NEWER)),
+        ["--runtime", "2.49.40"],
+        "tf_lite_embedder for QNN 2.49.40: no (build)",
+    ),
     "caches that are written in another shape": (
         "LiteRT-LM 3508",
         compiled(
@@ -421,6 +478,41 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
         compiled(metadata=b"\x0a\x06\x0a\x04\x0a\x02\x01\x00" + LLM[7:]),
         "the start token is 2 ids: 1, 0",
     ),
+    "no start of Gemma": (
+        compiled(
+            tokenizer=None,
+            packed=pack_specials("<pad>", "<end_of_turn>", "<start_of_turn>", "<bos>"),
+            metadata=b"\x12\x05\x0a\x03\x0a\x01\x01" + LLM[14:] + b"\x32\x02\x22\x00",
+        ),
+        "the metadata names no start token, and texts of Gemma start with <bos>",
+    ),
+    "a start that stands for no text": (
+        compiled(metadata=NEW_LINE),
+        "the start token is 0 ('<unk>')",
+    ),
+    "an id of two tokens": (
+        compiled(
+            tokenizer=None,
+            packed=pack_specials("<a>", "<s>", "</s>", extra="<tool>"),
+        ),
+        "two tokens of the tokenizer have the id 0: <a> and <tool>",
+    ),
+    "a template in JSON": (
+        with_template(b'{"chat_template": "{{ m }}"}'),
+        "the chat template is JSON, and no template of Jinja",
+    ),
+    "a template that writes nothing": (
+        with_template(b"chat_template.jinja"),
+        "the chat template has neither {{ nor {%, and no template of Jinja",
+    ),
+    "an expression that does not end": (
+        with_template(b"{% for m in messages %}{{ m.role {% endfor %}"),
+        "the chat template has 1 of {{, and 0 of }}",
+    ),
+    "a filter with an argument": (
+        with_template(b"{{ tools | tojson(indent=4) }}"),
+        "the chat template calls tojson with an argument",
+    ),
     "a start that ends": (
         compiled(metadata=LLM.replace(b"\x0a\x01\x01", b"\x0a\x01\x02")),
         "the start token 2 ('</s>') is also a stop token",
@@ -438,11 +530,11 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
         "the stop tokens 1, 2 are one sequence",
     ),
     "the template of another model": (
-        compiled(metadata=LLM + b"\x3a\x0f<start_of_turn>"),
+        with_template(b"<start_of_turn>{{ m }}"),
         "the chat template writes <start_of_turn>, which the tokenizer does not have",
     ),
     "a template with a statement of transformers": (
-        compiled(metadata=LLM + b"\x3a" + bytes([len(STATEMENT)]) + STATEMENT),
+        with_template(b"{%- generation %}{{ m }}{% endgeneration %}"),
         "the chat template has the statement generation",
     ),
     "a template with a method": (
@@ -500,6 +592,34 @@ def test_a_bundle_that_loads_and_is_not_right_is_warned_of(
     assert main(["inspect", str(path), "--soc", "SM8650", "--json"]) == ExitCode.OK
     answer = json.loads(capsys.readouterr().out)
     assert (answer["verdict"], [row["what"] for row in answer["warnings"]]) == ("yes", [text])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{{ strftime_now('%Y') }}{% if not messages %}{{ raise_exception('none') }}{% endif %}",
+        b"{% for k, v in messages[0].items() %}{{ v | tojson }}{% endfor %}",
+        b"{% generation %}{{ m.content.strip() }}{% endgeneration %}",
+        b"{{ '{\"a\": {\"b\": 1}}' if m.content.startswith('a') }}",
+    ],
+)
+def test_a_template_with_what_litert_lm_has_or_replaces_is_right(
+    text: bytes, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place / "model.litertlm"
+    path.write_bytes(with_template(text)())
+    assert main(["inspect", str(path), "--soc", "SM8650", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["warnings"] == []
+
+
+def test_a_download_that_broke_off_in_a_reserved_file_is_named(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place / "model.litertlm"
+    for data in (zero_end(), compiled()() + bytes(2 << 20)):
+        path.write_bytes(data)
+        assert main(["inspect", str(path), "--soc", "SM8650"]) == ExitCode.FAILED
+        assert "it contains only zeros from byte" in capsys.readouterr().err
 
 
 def test_an_archive_is_no_bundle(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
