@@ -525,7 +525,7 @@ def list_library_faults(runtime_name: str, hexagons: Iterable[int]) -> Iterator[
     place = user_path(runtime_name) if runtime_name else None
     if place is None or not place.is_dir():
         return
-    files = [file for file in survey_tree(place).files if file.elf]
+    files = [file for file in survey_tree(place).files if file.elf or file.name.endswith(".so")]
     libraries = describe_libraries(files)
     if stranger := libraries.find_stranger():
         name, machine, usual = stranger

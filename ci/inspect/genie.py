@@ -89,6 +89,7 @@ PART = re.compile(r"(\d+)_of_(\d+)")
 NUMBERS = re.compile(r"\d+")
 LENGTHS = re.compile(r"ar(\d+)_cl(\d+)")
 MASK = "attention_mask"
+OF_VTCM = ("vtcm_mb", "vtcm_size_in_mb")  # keys of the settings of the HTP
 UNREAD = "?"  # the name of a graph whose description cannot be read
 BY_NAMES = "2.51.0"  # of QNN, whose libGenie orders graphs by their names
 MOST_CONFIG_BYTES, MOST_TOKENIZER_BYTES = 1 << 20, 256 << 20
@@ -215,6 +216,7 @@ class GenieFolder:
 
     ``soc`` is the SoC that was asked about. ``libraries`` are those of the ``runtime``, None if
     only its version is known, and ``dlls`` are QNN's libraries for Windows beside them.
+    ``vtcm`` is the VTCM in MiB that the settings of the HTP ask for, as (file, number).
     ``unread_prompts`` are the files with texts for chats that cannot be read, as (file, reason).
     ``strange_keys`` are the keys that its libGenie does not contain, and ``table_bytes`` is the
     size of the embedding table, 0 without one.
@@ -239,6 +241,7 @@ class GenieFolder:
     table_bytes: int = 0
     soc: str = ""
     graph_names: tuple[tuple[str, str], ...] = ()
+    vtcm: tuple[tuple[str, int], ...] = ()
     dlls: tuple[str, ...] = ()
     unread_prompts: tuple[tuple[str, str], ...] = ()
     other_engines: tuple[GenieFolder, ...] = ()
@@ -474,6 +477,7 @@ class FolderReader:
         self.empty_files: list[tuple[str, str]] = []
         self.faults: list[tuple[str, str]] = []
         self.graph_names: list[tuple[str, str]] = []
+        self.vtcm: list[tuple[str, int]] = []
 
     def read_engine(self, folder: GenieFolder) -> GenieFolder:
         """Return the folder with the files of its engine."""
@@ -502,6 +506,7 @@ class FolderReader:
             ignored_settings=tuple(self.ignored_settings),
             empty_files=tuple(self.empty_files),
             graph_names=tuple(self.graph_names),
+            vtcm=tuple(self.vtcm),
             binaries=binaries,
             devices=tuple(devices),
         )
@@ -626,9 +631,7 @@ class FolderReader:
         if reason := find_wrong_setting(document) or find_other_kind(document):
             self.ignored_settings.append((path.name, reason))
             return
-        for key, value in walk_settings(document):
-            if key == "graph_names" and isinstance(value, list):
-                self.graph_names += [(path.name, name) for name in value]
+        self.note_settings(path.name, document)
         rows = document.get("devices")
         for row in rows if isinstance(rows, list) else []:
             if isinstance(row, dict):
@@ -637,6 +640,14 @@ class FolderReader:
                 yield HtpDevice(
                     soc_id if isinstance(soc_id, int) else 0, int(hexagon[1]) if hexagon else 0
                 )
+
+    def note_settings(self, file: str, document: Mapping[str, Any]) -> None:
+        """Note the names of graphs and the VTCM in the settings of the HTP."""
+        for key, value in walk_settings(document):
+            if key in OF_VTCM and is_number(value):
+                self.vtcm.append((file, value))
+            if key == "graph_names" and isinstance(value, list):
+                self.graph_names += [(file, name) for name in value]
 
 
 def describe_other_tokenizer(path: Path) -> str:

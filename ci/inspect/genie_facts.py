@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from ci.inspect.genie import GenieFolder, measure_graph
-from ci.inspect.genie_graphs import CACHE
+from ci.inspect.genie_graphs import CACHE, list_embeddings
 from ci.inspect.genie_keys import ENGINE, Relation, find_section, list_objects, read_keys
 from ci.inspect.genie_model import CONFIG, OF_EXPORT
 from provisioning.doctor.registry import Seen, seen
@@ -242,6 +242,7 @@ def see_other_numbers(folder: GenieFolder) -> Iterator[Seen]:
     and otherwise. A draft model has another config.json."""
     model, known = folder.model, read_keys()
     yield from see_other_parts(folder)
+    yield from see_strange_ends(folder)
     if not model.config or folder.is_draft:
         return
     for number in known.model_numbers:
@@ -275,13 +276,19 @@ def see_other_numbers(folder: GenieFolder) -> Iterator[Seen]:
 def see_other_sizes(folder: GenieFolder) -> Iterator[Seen]:
     """Report a context that is longer than those the model was made for, another bos token, and
     caches of another number or size of heads than config.json has."""
-    model = folder.model
-    size, most = folder.section("context").get("size"), model.find(("max_position_embeddings",))
+    model, context = folder.model, folder.section("context")
+    size, most = context.get("size"), model.find(("max_position_embeddings",))
     is_beyond = is_figure(size) and is_figure(most) and size > most
     if is_beyond and model.find(SCALING_TYPES) not in BEYOND_MODEL:
         text = f"max_position_embeddings {most:g}"
         yield seen("dialog.context.size", CONFIG, value=size, file=CONFIG, expected=text)
-    bos, expected = folder.section("context").get("bos-token"), model.find(("bos_token_id",))
+    widths = {port.shape[-1] for _, port in list_embeddings(folder)}
+    width = model.find(("hidden_size",))
+    if widths and is_figure(width) and width not in widths and "n-embd" not in context:
+        subject = "the size of an embedding in the graphs"
+        text = f"hidden_size {width:g}"
+        yield seen(subject, CONFIG, value=min(widths), file=CONFIG, expected=text)
+    bos, expected = context.get("bos-token"), model.find(("bos_token_id",))
     # Without one, the app writes it into its prompts.
     if is_figure(bos) and bos >= 0 and is_figure(expected) and bos != expected:
         text = f"bos_token_id {expected:g}"
@@ -308,6 +315,16 @@ def see_other_sizes(folder: GenieFolder) -> Iterator[Seen]:
     if is_figure(expected) and head_size != expected:
         subject = "the size of a head in the caches"
         yield seen(subject, CONFIG, value=head_size, file=CONFIG, expected=f"head_dim {expected:g}")
+
+
+def see_strange_ends(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a file whose end of a text is beyond the vocabulary: it is of another model."""
+    vocabulary = folder.section("context").get("n-vocab")
+    for file, tokens in () if folder.is_draft else folder.model.ends:
+        numbers = [token for token in tokens if is_figure(token)]
+        if is_beyond(numbers, vocabulary):
+            text = f"eos_token_id {max(numbers)}"
+            yield seen("dialog.context.n-vocab", file, value=vocabulary, file=file, expected=text)
 
 
 def see_other_parts(folder: GenieFolder) -> Iterator[Seen]:
@@ -356,11 +373,17 @@ def see_other_ends(folder: GenieFolder) -> Iterator[Seen]:
     added = tokenizer.added if tokenizer else {}
     for file, tokens in folder.model.ends:
         numbers = [added.get(token) if isinstance(token, str) else token for token in tokens]
-        if None not in numbers and not stops & {*numbers}:
+        is_known = None not in numbers and not is_beyond(numbers, context.get("n-vocab"))
+        if is_known and not stops & {*numbers}:
             names = [text for text, number in added.items() if number == numbers[0]]
             token = f"{numbers[0]} ({names[0]})" if names else str(numbers[0])
             yield seen("dialog.context.eos-token", file, token=token, file=file)
             return
+
+
+def is_beyond(numbers: Sequence[object], vocabulary: object) -> bool:
+    """Return whether a token is beyond the vocabulary."""
+    return is_figure(vocabulary) and any(is_figure(each) and each >= vocabulary for each in numbers)
 
 
 def see_repeated_names(folder: GenieFolder) -> Iterator[Seen]:

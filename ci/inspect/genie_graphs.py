@@ -19,6 +19,7 @@ from ci.report.text import name_some
 from provisioning.doctor.registry import Seen, seen
 from provisioning.doctor.survey.context_binaries import SCALE_TOLERANCE, Graph, TensorSpec
 from provisioning.elf.facts import name_machine
+from provisioning.manifest.targets import read_all_socs
 
 CACHE = re.compile(r"past_(key|value)_(\d+)_(in|out)")
 MOST_NAMED, HTP, LOGITS = 4, "libQnnHtp.so", "logits"
@@ -335,6 +336,14 @@ def see_strange_numbers(folder: GenieFolder) -> Iterator[Seen]:
             if isinstance(value, (int, float)) and not low <= value <= high:
                 bounds = f"{low:g} to {high:g}"
                 yield seen(f"{place}.{key}", folder.config_file, value=value, bounds=bounds)
+    socs = {context.soc for binary in folder.binaries for context in binary.contexts}
+    known = {name: soc.vtcm_mb for name, soc in read_all_socs().items() if name in socs}
+    for file, size in folder.vtcm if len(known) == 1 else ():
+        ((name, most),) = known.items()
+        if size > most > 0:
+            yield seen(
+                f"vtcm_mb of {file}", file, value=size, bounds=f"up to {most}, as {name} has"
+            )
     mask = folder.htp.get("cpu-mask")
     if isinstance(mask, str) and HEXADECIMAL.fullmatch(mask) and not int(mask, 16):
         subject = "dialog.engine.backend.QnnHtp.cpu-mask"

@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from provisioning.doctor.survey.context_binaries import (
     ContextBinary,
@@ -376,6 +377,15 @@ def read_flexbuffer(data: bytes) -> dict[str, int | str]:
     return options
 
 
+def _find_overlap(sections: Sequence[Section]) -> str:
+    """Return why the places of sections cannot be right, "" if they may be: two have a byte."""
+    ordered = sorted(sections, key=lambda section: section.offset)
+    for first, second in pairwise(ordered):
+        if second.offset < first.offset + first.size_bytes and second.size_bytes > 0:
+            return f"has a damaged header: {first.content} and {second.content} overlap"
+    return ""
+
+
 def parse_bundle(view: View) -> Bundle:
     """Return the sections of a .litertlm file, and the models in them."""
     if len(view) < HEADER_AT:
@@ -391,7 +401,7 @@ def parse_bundle(view: View) -> Bundle:
         sections = [_read_section(table) for table in listed.list_tables(0)] if listed else []
     except (struct.error, OverflowError) as error:
         return Bundle(version, damage=f"has a header that cannot be read: {error}")
-    damage = "" if sections else "has no section"
+    damage = _find_overlap(sections) if sections else "has no section"
     described = []
     for number, section in enumerate(sections):
         end = section.offset + section.size_bytes

@@ -242,6 +242,15 @@ FAULTS: dict[str, Row] = {
         WRONG,
         {"QNN951": "draft_1_of_1.bin is missing"},
     ),
+    "more VTCM than the SoC has, in the settings": Row(
+        "GenieX 1155",
+        lambda folder, _: (folder / "htp_config.json").write_text(
+            json.dumps({"graphs": [{"vtcm_mb": 16}], "devices": [{"soc_model": 57}]})
+        ),
+        [],
+        FITS,
+        {"QNN990": "vtcm_mb of htp_config.json is 16, and usually up to 8, as SM8650 has"},
+    ),
     "a name that is cut": Row(
         "qai-appbuilder 28",
         put("engine model binary ctx-bins", [PARTS[0], PARTS[1].removesuffix("n")]),

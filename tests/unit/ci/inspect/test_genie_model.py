@@ -117,6 +117,20 @@ FAULTS: dict[str, Row] = {
         FITS,
         {"QNN996": "dialog.context.bos-token is 1, and config.json says bos_token_id 2"},
     ),
+    "the embeddings of a larger model": Row(
+        "ai-hub-models 337",
+        both(scale_positions(), write_model(hidden_size=128)),
+        [],
+        FITS,
+        {"QNN996": "the size of an embedding in the graphs is 64, and config.json says"},
+    ),
+    "the end of a text beyond the vocabulary": Row(
+        "ai-hub-apps 57",
+        write("generation_config.json", {"eos_token_id": [128001, 128009]}),
+        [],
+        FITS,
+        {"QNN996": "n-vocab is 512, and generation_config.json says eos_token_id 128009"},
+    ),
     "the heads of another model": Row(
         "ai-hub-models 337",
         both(scale_positions(), write_model(num_attention_heads=16, num_key_value_heads=8)),

@@ -16,6 +16,7 @@ import pytest
 
 from ci.__main__ import main
 from provisioning.doctor.survey.context_binaries import TensorSpec
+from provisioning.doctor.survey.litert import parse_bundle
 from provisioning.doctor.survey.programs import Method
 from provisioning.errors import ExitCode
 from tests.build.genie_faults import SKEL, of_another_machine
@@ -366,6 +367,12 @@ LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
         ["--runtime", "2.49.40"],
         "tf_lite_embedder for QNN 2.49.40: no (build)",
     ),
+    "a dispatch library of Git LFS": (
+        "LiteRT-LM 1377",
+        compiled(),
+        ["--runtime-dir", "pointer"],
+        "libLiteRtDispatch_Qualcomm.so in pointer cannot be loaded: an LFS pointer",
+    ),
     "caches that are written in another shape": (
         "LiteRT-LM 3508",
         compiled(
@@ -393,6 +400,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     no_dsp = {name: data for name, data in whole.items() if "V75" not in name}
     write_alone(tmp_path / "no_dsp", no_dsp)
     write_alone(tmp_path / "only_litert", of_litert)
+    pointer = b"version https://git-lfs.github.com/spec/v1\n"
+    write_alone(tmp_path / "pointer", {**whole, "libLiteRtDispatch_Qualcomm.so": pointer})
     write_alone(tmp_path / "narrow", whole)
     for name in whole:
         if "Skel" not in name:
@@ -620,6 +629,17 @@ def test_a_download_that_broke_off_in_a_reserved_file_is_named(
         path.write_bytes(data)
         assert main(["inspect", str(path), "--soc", "SM8650"]) == ExitCode.FAILED
         assert "it contains only zeros from byte" in capsys.readouterr().err
+
+
+def test_sections_that_overlap_are_a_damaged_header(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, data = place / "model.litertlm", compiled()()
+    decoder, embedder, *_ = parse_bundle(memoryview(data)).sections
+    places = [struct.pack("<Q", section.offset) for section in (embedder, decoder)]
+    path.write_bytes(data.replace(*places))
+    assert main(["inspect", str(path), "--soc", "SM8650"]) == ExitCode.FAILED
+    assert "it has a damaged header: LiteRT model and LiteRT" in capsys.readouterr().err
 
 
 def test_an_archive_is_no_bundle(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
