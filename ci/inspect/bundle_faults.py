@@ -41,6 +41,8 @@ TEMPLATE_METHOD = re.compile(
 # Statements of transformers' templates that minijinja does not know (mitsuhiko/minijinja 815).
 # LiteRT-LM removes this one, if it is written with one space on each side.
 TEMPLATE_STATEMENT = re.compile(r"\{%(?! generation %\})[-+]?\s*(generation)\b")
+# LiteRT-LM has one template, and these name another one.
+TEMPLATE_FILE = re.compile(r"\{%[-+]?\s*(include|import|from|extends)\b")
 JINJA_MARK = re.compile(r"\{[{%]")
 # LiteRT-LM replaces this filter by one without arguments (runtime/components/rust/
 # minijinja_template.rs).
@@ -475,6 +477,12 @@ def list_template_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator
             "the chat template calls tojson with an argument",
             "LiteRT-LM's tojson takes none: 'Failed to apply template', such as with tools",
             "write the template without it",
+        )
+    if statement := TEMPLATE_FILE.search(template):
+        yield BundleFault(
+            f"the chat template has the statement {statement[1]}, which names another file",
+            "LiteRT-LM has this template alone: 'Failed to apply template'",
+            "write the text of the other file into it",
         )
     method = TEMPLATE_METHOD.search(template)
     if method and metadata.is_generic:

@@ -417,7 +417,10 @@ def describe_damage(file: FileFacts) -> str:
     if file.elf and file.machine not in MACHINES:
         return f"it is for {name_machine(file.elf.machine)}, for which there is no QNN"
     named = file.qnn_name.hexagon
-    if file.elf and file.machine == EM_QDSP6 and file.qnn_name.is_htp_skel:
+    is_skel = file.qnn_name.is_htp_skel
+    if file.elf and is_skel and file.machine != EM_QDSP6:
+        return f"it is for {name_machine(file.elf.machine)}, and a skel runs on Hexagon"
+    if file.elf and file.machine == EM_QDSP6 and is_skel:
         actual = f"{file.elf.hexagon_version:x}"
         if actual != named:
             return f"it is for Hexagon V{actual}, and its name says V{named}"

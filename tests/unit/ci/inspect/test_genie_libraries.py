@@ -138,6 +138,13 @@ FAULTS: dict[str, Row] = {
         WRONG,
         {"QNN983": "it is for Hexagon V79, and its name says V75"},
     ),
+    "a skel for ARM": Row(
+        "ai-hub-apps 39",
+        both(libraries(), lambda folder, _: (folder / SKEL).write_bytes(library(SKEL))),
+        [],
+        WRONG,
+        {"QNN983": "libQnnHtpV75Skel.so cannot be loaded: it is for aarch64, and a skel runs on"},
+    ),
     "an empty library": Row(
         "ai-hub-apps 148",
         both(libraries(), lambda folder, _: (folder / SKEL).write_bytes(b"")),

@@ -518,6 +518,10 @@ WARNINGS: dict[str, tuple[Callable[[], bytes], str]] = {
         with_template(b"{% for m in messages %}{{ m.role {% endfor %}"),
         "the chat template has 1 of {{, and 0 of }}",
     ),
+    "a template in two files": (
+        with_template(b"{% include 'header.jinja' %}{{ m }}"),
+        "the chat template has the statement include, which names another file",
+    ),
     "a filter with an argument": (
         with_template(b"{{ tools | tojson(indent=4) }}"),
         "the chat template calls tojson with an argument",
