@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from ci.facts.finding import NOWHERE, Origin
 from ci.graphs.bounds import LEAST_RIGHT_EXPONENT, find_least
 from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Array, Constants, Graph, Node, Numbers
-from ci.graphs.operators import CONVERTS, is_dequantizer, is_quantizer
+from ci.graphs.operators import CONVERTS, MOVED, is_dequantizer, is_quantizer
 from ci.models.short_rows import find_short_row
 
 # The result of these operators equals their input, so a pattern ignores them.
@@ -118,6 +118,8 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``bits``: in a quantized model, the bits of the integers that hold the result or an operand
     - ``signed``: 1 if the weights or the biases of a batch norm have a negative element
     - ``padded``: the number of axes that an operator pads
+    - ``moved``: 1 if a .tflite file has the channels of the padded image last, else 0, see
+      ci.graphs.channels_first
     - ``bare``: 1 if a batch norm or a layer norm has neither weights nor biases
     - ``biased``: the largest ratio of an element of a layer's bias to the weights of its channel,
       also of a batch norm that a convolution absorbs, see _measure_bias
@@ -175,6 +177,7 @@ def _measure_spread(operands: Sequence[Operand], numbers: Numbers) -> Measures:
     pads = numbers.get("pad", ())
     if axes := sum(any(pair) for pair in zip(pads[::2], pads[1::2], strict=False)):
         yield "padded", (float(axes),)
+        yield MOVED, numbers.get(MOVED, (0.0,))
     shapes = [operand.shape for operand in operands if not operand.constant]
     if len(operands) == len(shapes) == 2:
         yield "computed", (1.0,)

@@ -139,10 +139,12 @@ def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
 
 
 def list_runnable(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Tried]]:
-    """Return the rows of the table of faults whose graphs a front end can run again. A row for
-    quantized files has their result, because graphs are not converted to such files."""
+    """Return the rows of the table of faults whose graphs a front end can run again. Graphs are not
+    converted to quantized files, so that rows for these are left out."""
     return [
-        (fault, row) for fault, row in _list_rows(faults, frontend) if row.scheme not in INTEGERS
+        (fault, row)
+        for fault, row in _list_rows(faults, frontend)
+        if row.scheme not in INTEGERS and not row.of_file
     ]
 
 

@@ -99,7 +99,8 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
 class Tried(Struct, frozen=True, forbid_unknown_fields=True):
     """The results of a fault's graph in a front end and a scheme. Each result lists the versions of
     QNN with which it was seen. ``scheme`` is ``int8`` or ``int16`` for a file that contains its
-    quantization."""
+    quantization. ``of_file`` is true if LiteRT's converter writes the graph with other operators,
+    so that a file of the graph's own operators was tried."""
 
     frontend: Frontend
     scheme: str
@@ -107,6 +108,7 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
     right: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     crashed: tuple[str, ...] = ()
+    of_file: bool = False
 
     def find_end(self, qnn: str) -> str:
         """Return the graph's result with a version of QNN; empty if it was not tried with that

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from ci.graphs.graph import Array, Graph, Node, Shape
-from ci.graphs.operators import ELEMENTWISE, OF_IMAGES, PASSES_ON
+from ci.graphs.operators import ELEMENTWISE, MOVED, OF_IMAGES, PASSES_ON
 
 ORDER = (0, 3, 1, 2)  # the axes of an image in LiteRT, in torch's order
 PLACES = {0: 0, 1: 2, 2: 3, 3: 1}  # where each of LiteRT's axes is in torch
@@ -112,6 +112,7 @@ def _change_node(node: Node, orders: Mapping[str, tuple[int, ...]]) -> Node:
         pairs = [*zip(pads[::2], pads[1::2], strict=True)][::-1]  # torch has the last axis first
         moved = [pairs[axis] for axis in reversed(ORDER)]
         numbers["pad"] = tuple(number for pair in moved for number in pair)
+        numbers[MOVED] = (1.0,)
     compute = node.compute if node.operator in PASSES_ON else None
     if node.operator == "to":  # of float16 weights; LiteRT's operator has the old shape
         compute = _widen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MOVED = "moved"  # a number of a padding of an image whose channels were last
 CONVERTS = "converts"  # a number of quantizers that round what an operator computes in float
 # The result of these operators equals their first operand.
 PASSES_ON = frozenset(

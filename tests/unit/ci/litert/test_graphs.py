@@ -277,6 +277,21 @@ def test_a_padding_has_torchs_order_of_axes() -> None:
     assert find_node(graph, "pad").numbers["pad"] == (0, 0, 3, 4, 1, 2, 0, 0)
 
 
+def make_end(axis: int, before: str = "RELU") -> Net:
+    """A ReLU, of a convolution or alone, and two zeros at the end of an axis."""
+    net, shape = Net(), (1, 8, 8, 16)
+    source = net.add_tensor(shape, "x")
+    if before == "CONV_2D":
+        hidden = net.call("RELU", (net.add_convolution(source, shape, 16),), shape)
+    else:
+        hidden = net.call(before, (source,), shape)
+    counts = np.zeros((4, 2), np.int32)
+    counts[axis, 1] = 2
+    after = tuple(size + added for size, added in zip(shape, counts[:, 1].tolist(), strict=True))
+    net.end([source], [net.call("PAD", (hidden, net.add_constant(counts)), after, "PadOptions")])
+    return net
+
+
 @pytest.mark.parametrize(
     ("net", "bits", "faults"),
     [
@@ -300,6 +315,9 @@ def test_a_padding_has_torchs_order_of_axes() -> None:
         (make_padded(2, "convolution"), 0, ["conv-padded-by-its-kernel-apart"]),
         (make_padded(1, "convolution"), 0, []),
         (make_padded(2, "convolution"), 8, []),
+        (make_end(3), 0, ["pad-right-of-activation"]),  # 8.4 dB
+        (make_end(2), 0, []),  # 73 dB
+        (make_end(2, "CONV_2D"), 0, []),  # of an image, whose last axis in torch's order this is
         (make_tall_pool(), 0, ["avg-pool-of-tall-picture"]),
         (make_tall_pool(), 8, []),  # right through LiteRT, and wrong through onnxruntime
     ],
