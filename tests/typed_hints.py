@@ -34,11 +34,15 @@ Run = Callable[..., tuple[int, str]]
 FIX = "\n  fix: "
 COMMAND = re.compile(r"`((?:qnn-ci|python -m (?:ci|provisioning)) [^`]+)`")
 PASS = re.compile(
-    r"\b(pass|add|use|or|such as|try) (--[a-z][a-z-]*)(?:[ =]('[^']*'|[^\s,;:`()]+))?"
+    r"\b(pass|add|use|or|such as|try) (--[a-z][a-z-]*)"
+    r"(?:[ =]('[^']*'|(?:[^\s,;:`()]|:(?=[^\s;:`()]))+))?"
 )
 OMIT = re.compile(r"\b(?:leave out|omit|drop|or) (--[a-z][a-z-]*)(?: and (--[a-z][a-z-]*))?")
 EITHER = re.compile(r"\beither (--[a-z-]+) or (--[a-z-]+)")
-# What a user replaces: DIR, FILE.toml, OWNER/REPOSITORY@COMMIT, DIR/tree, or a word of the prose.
+# What a user replaces by a value that any user knows.
+REPLACED = {"SECONDS": "1", "HOST": "board"}
+# What else a user replaces: DIR, FILE.toml, OWNER/REPOSITORY@COMMIT, DIR/tree, or a word of the
+# prose.
 PLACEHOLDER = re.compile(r"(?<![a-z0-9])[A-Z][A-Z_]{2,}(?![a-z0-9])|\.\.\.|[<{]")
 PROSE = {
     *(
@@ -122,7 +126,7 @@ class Typist:
         folder, variables = os.getcwd(), dict(os.environ)  # noqa: PTH109 - as a string
         code, text = self.run(program, verbs, argv, *args, **keywords)
         message = self.messages[-1] if self.messages else ""
-        if code in {ExitCode.USAGE, ExitCode.ENVIRONMENT} and FIX in message:
+        if code != ExitCode.OK and FIX in message:
             words = tuple(argv)
             self.refused.append(
                 Refused(program, verbs, words, keywords, message, folder, variables)
@@ -227,6 +231,8 @@ def pass_option(
         return [Hint(text, (), f"{call.words[0]} has no {flag}")]
     if options[flag].nargs == 0:
         return [Hint(text, (*call.words, flag))]
+    for placeholder, replacement in REPLACED.items():
+        value = re.sub(rf"\b{placeholder}\b", replacement, value)
     if not value or value in PROSE or PLACEHOLDER.search(value):
         return []
     words_before = call.words if word == "add" else leave_out(call.words, options, flag)

@@ -257,9 +257,9 @@ def choose_phone(client: str, requested: str) -> str:
         raise UnfitError(
             f"adb lists {'no phone' if not phones else f'{len(phones)} phones'}",
             why=f"listed: {listed}",
-            fix="connect a phone with USB debugging enabled"
-            if not phones
-            else "select one with --device adb:SERIAL",
+            fix=f"pass --device adb:{' or --device adb:'.join(phones)}"
+            if phones
+            else "connect a phone with USB debugging enabled",
         )
     serial = requested or next(iter(phones))
     # In any other state, adb's shell fails with a message that does not say what to do.

@@ -111,7 +111,7 @@ class DeviceRunner:
             raise UnfitError(
                 f"{self.device.name} is in use by {holder.owner}",
                 why=f"the lease ends in {holder.left_s} seconds, unless it is renewed",
-                fix="wait for the device with --wait SECONDS",
+                fix="pass --wait SECONDS to wait for the device",
             )
 
     def take(self, seconds: float = LEASE_S) -> Holder | None:
@@ -169,7 +169,7 @@ def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
             raise UnfitError(
                 leases[0] if len(leases) == 1 else f"all {len(leases)} devices are in use",
                 why="; ".join(leases) if len(leases) > 1 else "",
-                fix="wait for a device with --wait SECONDS",
+                fix="pass --wait SECONDS to wait for a device",
             )
         runners[0].progress.step(f"waiting for a device: {'; '.join(leases)}")
         time.sleep(min(PAUSE_S, max(ends - time.monotonic(), 0.1)))

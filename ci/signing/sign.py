@@ -163,6 +163,8 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
         jobs.append(SignJob(library.name, library.label, entry.data))
     if serial := request.serial:
         jobs.append(SignJob(f"testsig-{serial}.so", "the signer's own", serial=serial))
+        # A signer that takes no serial number is refused before it has signed the others.
+        signer.argv(Path(), Path(), serial)
     # All or nothing: a directory with files of two runs would have the record of one.
     with stage(request.target, force=request.force) as ready:
         run = Run(plan, signer, ready, mask)

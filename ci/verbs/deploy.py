@@ -202,7 +202,7 @@ def list_candidates(
     if key != "soc" or soc not in read_socs():
         raise UsageError(
             f"--any {choice.any_soc} does not specify a known SoC",
-            fix="pass, for example, --any soc=SM8750",
+            fix=f"pass --any soc={bundle.socs[0]}, for which the bundle is",
         )
     if soc not in bundle.socs:
         raise UnfitError(

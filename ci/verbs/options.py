@@ -398,7 +398,8 @@ def add_options(
         row = {"group": group, "text": text, **settings, **overrides}
         for name in LAZY & row.keys():
             row[name] = row[name]() if callable(row[name]) else row[name]
-        row["text"] = row["text"].format({**GAPS, **gaps}.get(flag))
+        # Without its gap, a text that has one is an error.
+        row["text"] = row["text"].format(*filter(None, [{**GAPS, **gaps}.get(flag)]))
         add_option(parser, usage=flag, **row)
 
 

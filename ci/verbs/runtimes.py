@@ -102,7 +102,8 @@ RUNTIMES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--model", gaps={"--model": "file.py:factory, file.onnx or file.tflite"})
-    add_options(parser, "--scheme", "--soc", "--policy", "--offline", "--reports")
+    add_options(parser, "--scheme", "--soc", "--policy", "--offline")
+    add_options(parser, "--reports", gaps={"--reports": f"{SESSION}/"})
     text = f"judge by this runtime only; repeatable: {', '.join(RUNTIMES)}"
     parser.add_argument("--runtime", choices=[*RUNTIMES], **MANY, help=text)
     text = "the Python that has a runtime's packages, such as litert=.nox/litert-torch/bin/python"

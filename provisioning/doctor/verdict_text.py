@@ -78,10 +78,18 @@ def _rest(findings: Sequence[Finding], room: int, width: int, heading: str = "Th
             break
         lines += block
         shown += 1
-    if left := len(groups) - shown:
-        kinds = "kind" if left == 1 else "kinds"
-        lines.append(f"  and {left} more {kinds} of fault; --json lists everything")
+    if left := groups[shown:]:
+        lines.append(f"  and {_count_kinds(left)}; --json lists everything")
     return lines
+
+
+def _count_kinds(groups: Sequence[list[Finding]]) -> str:
+    """Return how many kinds of warnings and of notes there are, such as "1 more kind of note"."""
+    numbers = Counter(group[0].severity for group in groups)
+    return " and ".join(
+        f"{number} more kind{'s' if number > 1 else ''} of {severity.value}"
+        for severity, number in numbers.items()
+    )
 
 
 def _short(group: list[Finding], width: int) -> Iterator[str]:

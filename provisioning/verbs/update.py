@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if args.cooldown and not isinstance(release, WheelRelease):
             why = "publication dates are read only for wheels"
             raise UsageError(
-                f"--cooldown does not work with {name}", why=why, fix="leave --cooldown out"
+                f"--cooldown does not work with {name}", why=why, fix="leave out --cooldown"
             )
         request = ArtifactRequest(toolchain, release, options=options)
         carry = args.baselines == "carry"

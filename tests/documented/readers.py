@@ -83,6 +83,13 @@ def red_net(place: Place) -> None:
     (place.directory / "red.py").write_text(read_blocks("docs/guides/mend.md", "python")[0])
 
 
+def mixed_net(place: Place) -> None:
+    """net.py and qnn.toml, as docs/guides/precision.md shows them."""
+    page = "docs/guides/precision.md"
+    (place.directory / "net.py").write_text(read_blocks(page, "python")[0])
+    (place.directory / "qnn.toml").write_text(read_blocks(page, "toml")[0])
+
+
 def read_blocks(page: str, language: str) -> list[str]:
     """The blocks of a language on a page."""
     tokens = MarkdownIt("commonmark").parse((ROOT / page).read_text("utf-8"))

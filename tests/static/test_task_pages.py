@@ -10,8 +10,6 @@ from tests.static.test_links import tokens_of
 # Guides without such a command, and why.
 OTHERS = {
     "concepts": "it explains terms",
-    "device-lab": "Jumpstarter's commands allocate the devices",
-    "precision": "its reader has seen a red model, which the page begins with",
 }
 GUIDES = sorted(path.stem for path in (ROOT / "docs/guides").glob("*.md"))
 COMMAND = {"", "sh"}

@@ -434,7 +434,7 @@ def test_a_failing_device_command_or_a_missing_client_is_an_error_with_a_fix(
         (
             "a device, b offline",
             "",
-            ("adb lists 2 phones", "listed: a (", "select one with --device"),
+            ("adb lists 2 phones", "listed: a (", "pass --device adb:a or --device adb:b"),
         ),
         ("a unauthorized, b device", "a", ("a is unauthorized", "adb lists: a (", "accept this")),
         ("a authorizing", "", ("a is authorizing", "adb lists: a (authorizing)", "accept this")),

@@ -123,16 +123,19 @@ def test_warnings_beyond_one_screen_are_counted(kinds: int, why: str, room: int)
     lines = render_verdict(Verdict("p", findings)).splitlines()
     shown = sum(line.lstrip().startswith("QNN") for line in lines)
     hidden = kinds - shown
-    left = f"  and {hidden} more kind{'s' if hidden > 1 else ''} of fault; --json lists everything"
+    plural = "s" if hidden > 1 else ""
+    left = f"  and {hidden} more kind{plural} of warning; --json lists everything"
     assert shown == min(kinds, room)
     assert lines[-1] == (left if shown < kinds else " " * 9 + "fix: repair")
 
 
 def test_all_errors_are_listed() -> None:
-    findings = tuple(make(number) for number in range(200, 240))
-    lines = render_verdict(Verdict("p", (*findings, make(300, Severity.NOTE)))).splitlines()
+    errors = tuple(make(number) for number in range(200, 240))
+    less = (make(300, Severity.WARNING), make(301, Severity.NOTE), make(302, Severity.NOTE))
+    lines = render_verdict(Verdict("p", (*errors, *less))).splitlines()
     assert sum(line.lstrip().startswith("QNN2") for line in lines) == 40
-    assert lines[-1] == "  and 1 more kind of fault; --json lists everything"
+    hidden = "1 more kind of warning and 2 more kinds of note"
+    assert lines[-1] == f"  and {hidden}; --json lists everything"
 
 
 def test_errors_come_before_warnings_and_these_before_notes() -> None:
