@@ -35,6 +35,7 @@ ROWS = (
     ("fetch qnn-sdk --accept-licence", "add --trust-first-use on a machine that you trust"),
     ("image build", "or install docker.io"),
     ("inspect app.aab --load", "run `bundletool build-apks --mode=universal "),
+    ("inspect judged --load", " for the program in it; or "),
     (
         "inspect folder --load",
         "build the APK and pass it; for libraries laid out as on a device, use ",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,14 @@ from ci.inspect.gradle import (
 )
 from ci.inspect.packs import is_pack, read_build_text, read_groups
 from provisioning.console.caller import shown_path
-from provisioning.doctor.survey.tree import BUILD_FILES, MAGIC, read_file, survey_tree
+from provisioning.doctor.survey.tree import (
+    BUILD_FILES,
+    LITERT,
+    LOWERED,
+    MAGIC,
+    read_file,
+    survey_tree,
+)
 from provisioning.documents import open_regular, read_text
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
 from provisioning.errors import UsageError
@@ -137,12 +144,25 @@ def _read_directory(
         )
         if other_build := next((name for name in OTHER_BUILDS if (root / name).is_file()), ""):
             why = f"of sources, only those with Gradle's build files are read, not {other_build}"
-        raise UsageError(
-            f"{root} contains no Android app",
-            why=why,
-            fix="build the APK and pass it; for libraries laid out as on a device, use "
-            f"{show_command('doctor', 'staged', '--root', f'staging={shown_path(root)}')}",
+        fix = (
+            "build the APK and pass it; for libraries laid out as on a device, use "
+            f"{show_command('doctor', 'staged', '--root', f'staging={shown_path(root)}')}"
         )
+        if program := _find_program(places):  # such as in what --keep-artifacts kept
+            shown = show_command("inspect", shown_path(program))
+            fix = f"use {shown} for the program in it; or {fix}"
+        raise UsageError(f"{root} contains no Android app", why=why, fix=fix)
+
+
+def _find_program(places: Sequence[Path]) -> Path | None:
+    """Return a program in these directories, a compiled one if possible, or None."""
+    programs = [
+        path
+        for place in places
+        for path in sorted(place.iterdir())
+        if path.suffix in {LOWERED, *LITERT} and path.is_file()
+    ]
+    return min(programs, key=lambda path: not path.name.startswith("compiled"), default=None)
 
 
 def _read_plain(root: Path, parent: Path) -> AppUnit:

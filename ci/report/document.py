@@ -56,10 +56,13 @@ STYLES: dict[str, str] = {
     "warning": "yellow",
     "note": "yellow",
 }
-# Letters, digits, spaces and ,;%'( stay; so do _ - and decimal points inside a word, and a colon
-# after a word and before a space: it starts neither an emoji nor an address, and a person reads it.
+# Letters, digits, spaces and ,;%'( stay, and what a person reads more easily in a terminal: _ - . /
+# inside a word, except in www., signs of numbers, a period after a sentence, and a colon after a
+# word that starts neither an emoji nor an address.
 _MARKDOWN = re.compile(
-    r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d)|(?<=[A-Za-z0-9]):(?= ))"
+    r"(?:(?<=[A-Za-z0-9])[_/-](?=[A-Za-z0-9])|(?<![wW]{3})(?<=[A-Za-z0-9])\.(?=[A-Za-z0-9])"
+    r"|(?<![^ ])[+-](?=\d)|(?<=[A-Za-z])\.(?= |$)|(?<=[A-Za-z%])\)"
+    r"|(?<=[A-Za-z0-9]):(?= |[A-Za-z0-9]+(?:[^:\w]|$)))"
     r"|([!-$&)*+\-./:<-@\[-`{-~])"
 )
 # GitHub finds people and issues in the rendered text, so escapes do not help.

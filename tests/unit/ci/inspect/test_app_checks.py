@@ -380,6 +380,9 @@ def test_each_fault_is_found_in_a_real_app(
             *("SM8650", ["QNN891"]),
         ),
         (with_pack("Qualcomm_SM8650", build=TARGETED.replace("groups", "gone")), "", ["QNN891"]),
+        # What the model needs says more than that there is no library.
+        (sources(PLAIN_CODE, libraries={}, **ASSET), "SM8550", ["QNN892"]),
+        (sources(PLAIN_CODE, libraries={}), "SM8550", ["QNN850"]),
         (sources(f"{ORT}:1.22.0@aar'", libraries={}), "SM8850", ["QNN856", "QNN886"]),
         (sources(f"{ORT}:+'", libraries={}), "SM8850", ["QNN856", "QNN887"]),
         # Not known, but older than one whose QNN is known.

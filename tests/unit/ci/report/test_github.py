@@ -50,6 +50,10 @@ def test_the_summary_is_added_where_github_asks_for_it(report: Report, tmp_path:
         "# head",
         "- item",
         "1. item",
+        "1) item",
+        "+ item",
+        "WWW.example.org",
+        "a:tada:b",
         "<img src=x onerror=alert(1)>",
         "&lt;",
         "a\n\nb",
@@ -65,6 +69,18 @@ def test_escaped_markdown_renders_as_the_original_text(text: str) -> None:
     children = inline.children or []
     assert {child.type for child in children} <= {"text", "text_special"}
     assert "".join(child.content for child in children) == "x " + " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "net.py:factory 8a8w SM8650",
+        "test_emulator: FAILED: 0 passed, 1 failed.",
+        "-2.5 and +12.5 dB, 30/30 operators (97.0 %)",
+    ],
+)
+def test_what_a_terminal_shows_of_a_summary_has_no_escapes(text: str) -> None:
+    assert escape_markdown(text) == text
 
 
 def test_a_github_summary_mentions_no_user_and_no_issue() -> None:

@@ -100,6 +100,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'programs'}:{os.environ['PATH']}")
     write_report(replace(make_report([]), session="fuzz"), tmp_path / "judged")
+    (tmp_path / "judged/compiled.pte").write_bytes(make_program())
     (tmp_path / "taken/test_emulator").mkdir(parents=True)
     (tmp_path / "taken/test_emulator" / LOCK).symlink_to("elsewhere")
     (tmp_path / "lpai.toml").write_text(f"{POLICY}[models.m.run]\nlpai_fps = 30\n")
