@@ -202,13 +202,20 @@ def require_same_version(python: Path, installed: str | None, checkout: str) -> 
     """Raise UnfitError if the executorch package that is installed for ``python`` has another
     version than the checkout. An unknown version is accepted."""
     if installed and not is_same(installed, checkout):
+        ways = [
+            f"install executorch=={checkout} for {python}",
+            f"build ExecuTorch {installed} (--source)",
+            "add --install none",
+        ]
+        # ./nox refuses any other version.
+        if any(is_same(row.executorch, checkout) for row in read_pairs().supported):
+            command = f"`./nox -s build_aot -- --executorch {checkout}`"
+            ways.insert(0, f"run {command}, which creates an environment")
         raise UnfitError(
             f"the checkout is ExecuTorch {checkout}, but executorch {installed} is installed",
             why=f"an overlay combines the wheel installed for {python} with the checkout's "
             "adaptor, so their versions must match",
-            fix=f"run `./nox -s build_aot -- --executorch {checkout}`, which creates an "
-            f"environment if {checkout} is supported; or install executorch=={checkout} for "
-            f"{python}; or build ExecuTorch {installed} (--source); or add --install none",
+            fix="; or ".join(ways),
         )
 
 

@@ -41,6 +41,7 @@ from ci.facts.finding import STOPPING, Finding, Question
 from ci.facts.kinds import NO_NODE
 from ci.mend.answers import Answers, answers_home
 from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
+from ci.mend.rewrite import NOTHING
 from ci.mend.source import Factory, make_source
 from ci.mend.subjects import Subjects
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
@@ -310,7 +311,7 @@ class Laboratory:
         if self.is_onnx or spec.is_file:
             path = folder / f"net{LITERT.suffix if self.lane == 'litert' else ONNX.suffix}"
             if not self.call(partial(rewrite_file, spec, names, path)):
-                raise QnnCiError(f"{' and '.join(names)} finds nothing to change")
+                raise QnnCiError(f"{' and '.join(names)} {NOTHING}")
             reference = str(path)
         else:
             path = folder / "net.py"
@@ -451,6 +452,8 @@ def read_result(case: Case, question: Question) -> Result:
         # One that dies while it runs is no smaller case of a model that is refused.
         is_refused = not answered.isdisjoint({Question.LOWERED, question} & STOPPING)
         failure = "" if is_passed else case.headline
+        if NOTHING in failure:  # the module of a rewritten model raised it when it was loaded
+            return Result(failure=f"it {NOTHING}")
         return Result(failure=failure, is_right=is_passed, is_refused=is_refused)
     is_lowered = answered.isdisjoint(STOPPING)
     is_faithful = Question.FAITHFUL not in answered and question is Question.FAITHFUL

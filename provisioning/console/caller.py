@@ -80,6 +80,8 @@ class Caller:
 
     def translate(self, text: str) -> str:
         """Return ``text`` with its commands as this caller would type them."""
+        if self.nox:  # such as ../nox
+            text = text.replace("`./nox -s ", f"`{self.nox} -s ")
         return _HINT.sub(lambda hint: f"`{self.command(hint[1], split_shown(hint[2]))}`", text)
 
 

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from ci.builds import checkout
-from ci.builds.checkout import check_lpai, find_python, list_names, prepare_checkout, probe_python
+from ci.builds.checkout import (
+    check_lpai,
+    find_python,
+    list_names,
+    prepare_checkout,
+    probe_python,
+    require_same_version,
+)
 from ci.builds.plan import BuildRequest
 from ci.builds.targets import Needs, find_target
 from ci.builds.toolchains import Compilers
@@ -19,6 +26,7 @@ from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.doctor.facts import PythonFacts
 from provisioning.doctor.survey import host
+from provisioning.errors import UnfitError
 from provisioning.manifest.pairs import read_pairs
 from tests.build.builds import TOOLS, explain
 
@@ -200,6 +208,19 @@ def test_a_build_for_lpai_needs_an_sdk_that_lowers_for_it(
 
 
 # The job
+
+
+@pytest.mark.parametrize(
+    ("version", "first"),
+    [
+        ("1.4.1", "run `./nox -s build_aot -- --executorch 1.4.1`, which creates an environment"),
+        ("1.5.0", "install executorch==1.5.0 for py"),  # ./nox refuses it
+    ],
+)
+def test_nox_is_named_only_for_a_version_that_it_supports(version: str, first: str) -> None:
+    with pytest.raises(UnfitError) as caught:
+        require_same_version(Path("py"), "1.5.1", version)
+    assert caught.value.fix.split("; or ")[0] == first
 
 
 def test_a_wheel_of_another_version_is_named_before_anything_that_the_checkout_lacks(

@@ -73,6 +73,11 @@ DIED, NOT_MADE = NO_OUTPUTS.find("error 0x1"), NOT_LOWERED.find("error 3110")
             Question.FAITHFUL,
             Result(failure="refused: error 3110", is_refused=True),
         ),
+        (
+            make_case(NOT_LOWERED.find("net.py:net raised ValueError: x finds nothing to change")),
+            Question.RUN,
+            Result(failure="it finds nothing to change"),
+        ),
         # It runs: how near it is to the model is another question.
         (make_case(NOISE.find("x"), sqnr_db=9.0), Question.RUN, Result(9.0, is_right=True)),
     ],

@@ -51,6 +51,12 @@ SESSIONS = {"fetch": "provision", "build": "build_", "gc": ""}
             "qnn-ci gc --dry-run",
             "./nox -s qnn_ci -- gc --dry-run",
         ),
+        (
+            Caller("", SESSIONS, (), "../nox"),
+            "./nox -s build_aot -- --executorch 1.4.1",
+            "../nox -s build_aot -- --executorch 1.4.1",
+        ),
+        (Caller("qnn-ci", SESSIONS), "./nox -s build_aot", "./nox -s build_aot"),
     ],
 )
 def test_a_command_in_a_message_is_rewritten_as_the_caller_would_type_it(
