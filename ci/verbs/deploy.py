@@ -209,26 +209,28 @@ def list_candidates(
             f"--any {choice.any_soc}: the bundle is for {', '.join(bundle.socs)}",
             fix=f"stage a bundle with --soc {soc}",
         )
-    words = [*choice.names] or [
-        f"adb:{serial}" for serial, state in list_phones().items() if state == "device"
-    ]
-    candidates, rejections = [], []
-    for word in dict.fromkeys(words):
+    candidates: list[tuple[Device, DeviceFacts]] = []
+    rejections: list[str] = []
+    fixes: list[str] = []
+    # A phone that is not ready is opened, too: the error says what to do.
+    for word in dict.fromkeys(choice.names or [f"adb:{serial}" for serial in list_phones()]):
         try:
             device, facts = find_device(word, choice, bundle, progress)
         # One device that cannot be used leaves the others.
         except (ToolError, UnfitError, StoreError) as error:
             rejections.append(f"{word}: {error.what}")
+            fixes.append(error.fix)
             continue
         if facts.soc == soc or bundle.target is Target.EMULATOR:
             candidates.append((device, facts))
         else:
             rejections.append(f"{device.name} has {facts.soc or 'no known SoC'}")
     if not candidates:
+        only_fix = fixes[0] if len(rejections) == 1 and fixes else ""
         raise UnfitError(
             f"there is no usable device with {soc}",
-            why="; ".join(rejections) or "adb lists no usable device",
-            fix="connect a phone, or pass boards: --device ssh:A --device ssh:B",
+            why="; ".join(rejections) or "adb lists no device",
+            fix=only_fix or "connect a phone, or pass boards: --device ssh:A --device ssh:B",
         )
     return candidates
 
@@ -248,7 +250,8 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
     StoreError if it has too little space."""
     if facts.machine != bundle.target.machine and (facts.machine, bundle.target.machine) not in ARM:
         raise UnfitError(
-            f"{device.name} is {facts.machine}, but the bundle is for {bundle.target.value}",
+            f"{device.name} is {facts.machine or 'an unknown machine'}, but the bundle is for"
+            f" {bundle.target.value}",
             fix="stage a bundle with the runner and the libraries for that machine",
         )
     is_phone = bool(facts.android)

@@ -136,6 +136,31 @@ def test_any_considers_all_devices_with_the_wanted_soc(
 
 
 @pytest.mark.parametrize(
+    ("states", "why", "fix"),
+    [
+        ({}, "adb lists no device", "connect a phone, or pass boards"),
+        ({"a": "unauthorized"}, "adb:a: a is unauthorized", "accept this computer's key"),
+        (
+            {"a": "offline", "b": "no permissions"},
+            "adb:a: a is offline; adb:b: ",
+            "connect a phone",
+        ),
+    ],
+)
+def test_any_says_why_no_listed_phone_is_ready(
+    states: dict[str, str], why: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "require_client", lambda name, _: name)
+    for module in (connection, deploy):
+        monkeypatch.setattr(module, "list_phones", lambda *_: states)
+    choice = deploy.DeviceChoice((), "soc=SM8650", None)
+    with pytest.raises(UnfitError, match="there is no usable device with SM8650") as caught:
+        deploy.list_candidates(choice, make_bundle(), Progress())
+    assert caught.value.why.startswith(why)
+    assert caught.value.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
     ("word", "place", "name", "ends", "place_on_device"),
     [
         ("adb:x", "", "adb:x", ("-s", "x", "shell", "-T"), "/data/local/tmp/qnn-ci"),

@@ -45,7 +45,7 @@ CORES = str(len(os.sched_getaffinity(0)))
 
 def read_jobs(*words: str) -> int:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_options(parser, *CASES)
+    add_options(parser, *CASES, gaps=dict.fromkeys(CASES, "it"))
     args = parser.parse_args(words)
     check_arguments(args, "a_session")
     jobs: int = args.jobs
@@ -102,7 +102,7 @@ def test_a_policy_is_found_upwards_in_its_repository(
     (tmp_path / "link").symlink_to("a ü/b")
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path / start))
     parser, terminal = argparse.ArgumentParser(exit_on_error=False), io.StringIO()
-    add_options(parser, *CASES)
+    add_options(parser, *CASES, gaps=dict.fromkeys(CASES, "it"))
     request = make_request(Request, parser.parse_args([]), "a_session")
     steps.read_limits(request, "emulator", Progress(terminal))
     assert request.policy == (tmp_path / policy_file if policy_file else None)
@@ -146,7 +146,7 @@ def test_without_in_toto_attestation_a_note_says_that_no_evidence_is_written(
 
 def test_a_sarif_file_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_options(parser, *CASES)
+    add_options(parser, *CASES, gaps=dict.fromkeys(CASES, "it"))
     usual = ["--reports", str(tmp_path / "reports"), "--sarif"]
     (tmp_path / "file").touch()
     for name in ("new/a.sarif", "file"):
