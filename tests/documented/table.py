@@ -201,6 +201,12 @@ ROWS = (
     Row("--policy manifests/policies/choices.toml", "0 failed", slow=20),
     Row("test_emulator -- --model net.py.* --keep-artifacts", "1 passed, 0 failed", before=NET),
     Row("test_emulator -- --model net.py", "1 passed, 0 failed", before=NET, daily_in=JOURNEYS),
+    Row(
+        "--policy qnn.toml --model net$",
+        "net 8a8w SM8650 failed ... net 16a8w SM8650 passed ... net finer SM8650 passed",
+        1,
+        (readers.mixed_net,),
+    ),
     Row("^nox -s test_emulator -- --any", "no usable device with SM8650", 3, BUNDLE, ("adb",)),
     Row(
         "test_emulator -- --model mlp --scheme fp16$",

@@ -86,6 +86,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "program.pte").write_bytes(make_program())
     with zipfile.ZipFile(tmp_path / "app.aab", "w") as bundle:
         bundle.writestr("BundleConfig.pb", b"")
+    tiny = ROOT / "ci/llm/tiny"
+    (tmp_path / "weights.bin").symlink_to(tiny / "weights.bin")
+    pieces = 2 * (b"\0\0\x80\x3f\x01\0\0\0" + b"a")  # two of one text
+    (tmp_path / "small.bin").write_bytes(b"\x01\0\0\0" + pieces)
     name = "libQnnHtpV75Skel.so"
     (tmp_path / name).write_bytes(android_apps.skel(name, 0x75))
     runner = b"#!/bin/sh\n"
