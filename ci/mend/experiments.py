@@ -41,7 +41,6 @@ from ci.facts.finding import STOPPING, Finding, Question
 from ci.facts.kinds import NO_NODE
 from ci.mend.answers import Answers, answers_home
 from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
-from ci.mend.rewrite import NOTHING
 from ci.mend.source import Factory, make_source
 from ci.mend.subjects import Subjects
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
@@ -436,6 +435,9 @@ def make_choice(row: Rewrite, attempt: Attempt, finding: Finding) -> RemedyChoic
         is_for_finding=row.cures_any([finding]),
         places=tuple(places),
     )
+
+
+NOTHING = "finds nothing to change"  # in the error of require_changes, which standalone files have
 
 
 def read_result(case: Case, question: Question) -> Result:

@@ -62,9 +62,6 @@ def find_rewrite(package: str, name: str) -> Callable[[Any], tuple[Change, ...]]
     return cast("Callable[[Any], tuple[Change, ...]]", rewrites[name])
 
 
-NOTHING = "finds nothing to change"
-
-
 def require_changes(
     names: Sequence[str], changes: Sequence[tuple[Change, ...]], model: str = "this model"
 ) -> None:
@@ -72,7 +69,7 @@ def require_changes(
     rewrite, in the order of ``names``."""
     for name, changes_of_rewrite in zip(names, changes, strict=True):
         if not changes_of_rewrite:
-            raise ValueError(f"the rewrite {name!r} {NOTHING} in {model}")
+            raise ValueError(f"the rewrite {name!r} finds nothing to change in {model}")
 
 
 def export_module(module: nn.Module, inputs: Sequence[Tensor]) -> fx.GraphModule:
