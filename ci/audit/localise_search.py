@@ -29,7 +29,7 @@ MOST_BYTES = 64 << 20  # additional outputs of one program, per sample
 
 # Why a program is refused: a limit of time or memory, and no operator that QNN takes, which is true
 # of all parts.
-EXCEEDED = re.compile(r"did not end within|printed nothing for|its limit")
+EXCEEDED = re.compile(r"did not end within|printed nothing for|its limit|its share")
 OF_ALL = re.compile(r"takes no operator|accepts no node")
 
 

@@ -253,13 +253,15 @@ def publish_artifact(staging: Path, directory: Path) -> bool:
 
 class CompileResult(Struct, frozen=True):
     """The result of a CompileJob: the directory and record of an artifact or, in ``refused``, why
-    the case was not compiled. ``repaired`` is true if a damaged artifact was replaced."""
+    the case was not compiled. ``repaired`` is true if a damaged artifact was replaced. ``key`` is
+    that of a program which the compiler refused, or of which its process died."""
 
     directory: str = ""
     artifact: Artifact | None = None
     cached: bool = False
     repaired: bool = False
     refused: Finding | None = None
+    key: str = ""
 
 
 def as_compiled(ended: Ended) -> CompileResult:
@@ -268,7 +270,8 @@ def as_compiled(ended: Ended) -> CompileResult:
         error, where = ended.error, "" if ended.error else "lowering: "
         kind = INVALID if error and not isinstance(error, DiedError) else DIED
         kind = BUG if isinstance(error, DefectError) else kind
-        return CompileResult(refused=kind.find(f"{where}{ended.failure}", advice=ended.advice))
+        refused = kind.find(f"{where}{ended.failure}", advice=ended.advice)
+        return CompileResult(refused=refused, key=error.key if isinstance(error, DiedError) else "")
     result: CompileResult = ended.result
     return result
 
@@ -301,7 +304,11 @@ class CompileJob:
         if lookup.artifact:
             return lookup
         self.engine.warm_up(self.spec)
-        return run_forked(lambda: self._compile(lookup), LOWERING)
+        try:
+            return run_forked(lambda: self._compile(lookup), LOWERING)
+        except DiedError as error:
+            error.key = Path(lookup.directory).name
+            raise
 
     def _find(self) -> CompileResult:
         directory = artifact_path(self.cache, self.engine.key(self.spec))
@@ -340,7 +347,7 @@ class CompileJob:
                     refused = (BUG if is_own(error) else INVALID).from_error(error)
                 elif is_own(error):
                     refused = find_bug(error, evidence=refused.evidence)
-                return CompileResult(refused=refused)
+                return CompileResult(refused=refused, key=directory.name)
             if not publish_artifact(staging.directory, directory) and not self.use_cache:
                 fresh = self.log.with_name("lowered") / directory.name
                 shutil.move(staging.directory, fresh)

@@ -390,7 +390,8 @@ class RunError(FailedError):
     programs before. If a device was lost during the run, ``lacks`` names it; if the machine was too
     busy to run the program at all, ``lacks`` is CPU. Such a failure says nothing about the
     program. ``advice`` is what is known about the cause. ``by_runtime`` is whether the runtime
-    answered with an error, and ``died`` whether its process died, instead of not having ended."""
+    answered with an error, ``died`` whether its process died, and ``exceeded`` whether a limit of
+    time or memory ended it."""
 
     def __init__(
         self,
@@ -401,10 +402,11 @@ class RunError(FailedError):
         lacks: str = "",
         by_runtime: bool = False,
         died: bool = False,
+        exceeded: bool = False,
     ) -> None:
         super().__init__(text)
         self.advice, self.used, self.lacks = advice, used, lacks
-        self.by_runtime, self.died = by_runtime, died
+        self.by_runtime, self.died, self.exceeded = by_runtime, died, exceeded
 
 
 class OpenProgram(Protocol):

@@ -107,8 +107,9 @@ class CaseResult:
 class Run:
     """The result of running a program: outputs, or a failure. ``used`` is true if the program's
     process had run other programs before. If a device was lost during the run, ``lacks`` names
-    it. ``by_runtime`` is whether the runtime answered with an error, and ``died`` whether the
-    process died. ``advice`` is what is known about the cause of a failure."""
+    it. ``by_runtime`` is whether the runtime answered with an error, ``died`` whether the process
+    died, and ``exceeded`` whether a limit of time or memory ended it. ``advice`` is what is known
+    about the cause of a failure."""
 
     outputs: Sets = ()
     failure: str = ""
@@ -116,6 +117,7 @@ class Run:
     lacks: str = ""
     by_runtime: bool = False
     died: bool = False
+    exceeded: bool = False
     notes: RunNotes = field(default_factory=RunNotes)
     wall_s: float = 0.0
     used: bool = False
@@ -127,6 +129,7 @@ class Evidence:
     has run."""
 
     artifact: Artifact | None = None
+    refused_key: str = ""  # of the program, if there is none: see CompileResult
     cached: bool = False
     compiler: str = ""
     qnn_ops: tuple[OpCount, ...] = ()

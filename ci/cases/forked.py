@@ -119,9 +119,10 @@ def without_collection() -> Iterator[None]:
 
 class DiedError(PlacedError):
     """A fork died, or its result was not what it should be. ``doing`` is what it did, if it
-    died."""
+    died, and ``key`` that of the program that it compiled."""
 
     doing = ""
+    key = ""
 
 
 def still_tqdm() -> None:

@@ -163,9 +163,9 @@ class CaseJudge:
             return self.end(Status.UNSUPPORTED, [LACKING.find(run.failure)], log_tail)
         if reason := self.find_refusal(finding, log_tail):
             return self.end(Status.UNSUPPORTED, [expect(finding, reason)], log_tail)
-        if (run.by_runtime or run.died) and not run.used:
+        if (run.by_runtime or run.died or run.exceeded) and not run.used:
             with self.facts.notes.of("the cause, by experiments"):
-                self.reasons.diagnose(finding, repeats=run.died)
+                self.reasons.diagnose(finding, repeats=run.died, exceeded=run.exceeded)
         findings = [finding, *self.delegation_faults(compiled)]
         if NO_KERNEL in run.failure:  # of a node on the CPU, which explains the failure
             findings.reverse()
@@ -178,10 +178,13 @@ class CaseJudge:
             return self.end(Status.UNSUPPORTED, [expect(finding, reason)], log_tail)
         return self.end_diagnosed(finding, log_tail)
 
-    def end_diagnosed(self, finding: Finding, log_tail: str, *, died: bool = False) -> CaseResult:
-        """End a case without a program, after experiments. ``died`` is whether its process died."""
+    def end_diagnosed(
+        self, finding: Finding, log_tail: str, *, died: bool = False, exceeded: bool = False
+    ) -> CaseResult:
+        """End a case without a program, after experiments. ``died`` is whether its process died,
+        and ``exceeded`` whether a limit of time or memory ended it."""
         with self.facts.notes.of("the cause, by experiments"):
-            self.reasons.diagnose(finding, repeats=died)
+            self.reasons.diagnose(finding, repeats=died, exceeded=exceeded)
         return self.end(Status.FAILED, [finding], log_tail)
 
     def end(

@@ -166,6 +166,7 @@ class CaseRun:
             raise RunError(f"lowering: {ended.failure}", lacks=CPU)
         compile_result = as_compiled(ended)
         if compile_result.refused:
+            self.facts.evidence.refused_key = compile_result.key
             return self._end_refused(ended, compile_result.refused)
         if not compile_result.artifact:
             raise DefectError("a program was neither compiled nor refused")
@@ -200,9 +201,11 @@ class CaseRun:
         self.facts.evidence.is_defect = finding.id == BUG.id
         if not ended.failure:
             return self.judging.refuse(finding, ended.log_tail)
-        # No tool refused it. What dies while it compiles may be changed, unlike what does not end.
+        # No tool refused it. What dies while it compiles, or does not end, may be changed.
         if isinstance(ended.error, DiedError) and ended.error.doing == LOWERING:
             return self.judging.end_diagnosed(finding, ended.log_tail, died=True)
+        if ended.exceeded and not ended.places:  # else the user's function did not end
+            return self.judging.end_diagnosed(finding, ended.log_tail, exceeded=True)
         return self.end(Status.FAILED, [finding], ended.log_tail)
 
     def estimate(self) -> Estimate:
@@ -327,6 +330,7 @@ class CaseRun:
                 lacks=error.lacks,
                 by_runtime=error.by_runtime,
                 died=error.died,
+                exceeded=error.exceeded,
                 wall_s=wall_s,
                 used=used,
             )

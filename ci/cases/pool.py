@@ -88,6 +88,7 @@ class Ended:
     starved: bool = False  # whether the machine was too busy to run the job
     places: tuple[Place, ...] = ()  # of the user's function that was running when the process ended
     died: bool = False  # whether the worker ended by itself, within its limits
+    exceeded: bool = False  # whether a limit of time or memory ended it
 
     @property
     def advice(self) -> Advice:
@@ -203,7 +204,7 @@ class Worker:
     """A forked process that runs one job at a time."""
 
     def __init__(self, context: Any) -> None:
-        self.used = self.has_died = False
+        self.used = self.has_died = self.has_exceeded = False
         self.connection, worker_end = context.Pipe()
         is_served = context.get_start_method() == "forkserver"
         parent = find_fork_server() if is_served else os.getpid()
@@ -224,6 +225,7 @@ class Worker:
             while len(data) < HEADER.size or len(data) < HEADER.size + HEADER.unpack_from(data)[0]:
                 ready = self.connection.poll(WATCH_S)
                 if (not ready or watch.is_due(WATCH_S)) and (exceeded := watch.check(len(data))):
+                    self.has_exceeded = True
                     return None, exceeded
                 if ready:
                     data += self._read()
@@ -321,8 +323,17 @@ class Lease:
         if failure and self.server and not is_server(self.server):
             self.used = True  # another job killed the fork server, which ended this worker
         tail = read_tail(self.log)
-        is_starved, died = self.watch.is_starved, self.worker.has_died
-        return Ended(result, failure, tail, self.used, error, is_starved, places, died)
+        return Ended(
+            result,
+            failure,
+            tail,
+            used=self.used,
+            error=error,
+            starved=self.watch.is_starved,
+            places=places,
+            died=self.worker.has_died,
+            exceeded=self.worker.has_exceeded,
+        )
 
     def _blame(self, failure: str) -> tuple[str, tuple[Place, ...]]:
         """Return a failure of a process with the user's function that was running in it, and the

@@ -363,13 +363,14 @@ class Reasons:
             return advice
         return NO_ADVICE if self.facts.options.only_certain else replace(doubt(advice), title="")
 
-    def diagnose(self, finding: Finding, *, repeats: bool = False) -> None:
+    def diagnose(self, finding: Finding, *, repeats: bool = False, exceeded: bool = False) -> None:
         """Have experiments made for a finding, and record what they show. ``repeats`` is whether it
-        must occur again first."""
+        must occur again first, and ``exceeded`` whether the case exceeded a limit."""
         if self.probes is None:
             return
         self.diagnosis, self.diagnosed = None, finding.question
-        suspicion = replace(self.describe_suspicion(finding), repeats=repeats)
+        suspicion = self.describe_suspicion(finding)
+        suspicion = replace(suspicion, repeats=repeats, exceeded=exceeded)
         shown = self.probes.diagnose(finding, suspicion)
         if isinstance(shown, Diagnosis):
             self.diagnosis = shown

@@ -118,6 +118,7 @@ def require(ended: Ended) -> Any:
             lacks=lacks,
             by_runtime=ended.error is not None,
             died=ended.died,
+            exceeded=ended.exceeded,
         )
     return ended.result
 

@@ -42,7 +42,8 @@ class Suspicion:
     line, or empty. ``faults`` are the known faults that may be the cause, the likeliest first.
     ``count`` is the number of operators of the model, and ``finer`` the scheme with more bits for
     activations, or empty. ``searches`` is whether the smallest part may be searched with many
-    programs, as localise does."""
+    programs, as localise does. ``exceeded`` is whether a limit of time or memory ended the case,
+    which may end its parts, too."""
 
     whole_result: Result
     first: tuple[str, str, str] = ("", "", "")
@@ -52,6 +53,7 @@ class Suspicion:
     finer: str = ""
     searches: bool = False
     repeats: bool = False  # whether chance may have ended the process, so that it is run again
+    exceeded: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import structs
 
-from ci.audit.localise_search import name_refusal
+from ci.audit.localise_search import EXCEEDED, name_refusal
 from ci.cases.facts import Options
 from ci.cases.pipeline import CaseRun
 from ci.cases.spec import CaseSpec
@@ -56,6 +56,8 @@ NET = "net"
 CASES = 4  # of which a run may have the seconds
 MOST_SLOW = 4.0  # times that experiments may take longer on a busy machine
 LEAST_S = 1.0  # that an experiment needs
+# Of the seconds of a case that exceeded a limit: what one experiment may take, which may not end.
+SHARE_OF_ENDLESS = 0.25
 NOT_CHANGED = (
     "they change PyTorch models, .onnx files and float .tflite files, and no quantized .tflite"
     " file; judge the float model from which it was made"
@@ -152,6 +154,7 @@ class Laboratory:
         self.answers = open_answers(run, lane, finding)
         self.written: dict[tuple[tuple[str, ...], bool], str] = {}  # references of parts
         self.count = 0
+        self.endless_s = math.inf  # see SHARE_OF_ENDLESS
         self.is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
 
     @property
@@ -160,8 +163,15 @@ class Laboratory:
         timeout_s = self.case_run.setup.options.timeout_s
         return min(self.deadline - time.monotonic(), timeout_s)
 
+    @property
+    def most_s(self) -> float:
+        """Return for how many seconds a program may be compiled, or run."""
+        return max(min(self.left_s, self.endless_s), LEAST_S)
+
     def run_all(self, suspicion: Suspicion) -> Diagnosis:
         """Answer all questions of a diagnosis, and return it."""
+        if suspicion.exceeded:
+            self.endless_s = SHARE_OF_ENDLESS * self.left_s
         steps = diagnose(suspicion)
         answer: Answer = None
         while True:
@@ -330,7 +340,7 @@ class Laboratory:
         setup = self.case_run.setup
         options: Options = replace(
             setup.options,
-            timeout_s=max(self.left_s, LEAST_S),
+            timeout_s=self.most_s,
             keep=None,
             files_directory=None,
             recorded={},
@@ -384,13 +394,14 @@ class Laboratory:
 
 
 def open_answers(run: CaseRun, lane: RewriteLane, finding: Finding) -> Answers | None:
-    """Return the answers that the store has about the model of a case; None if the case has no
-    program, or the cache must not be used."""
-    artifact = run.facts.evidence.artifact  # None if the model was refused
-    if artifact is None or not run.options.use_cache:
+    """Return the answers that the store has about the model of a case; None if nothing is known to
+    identify its program, or the cache must not be used."""
+    evidence = run.facts.evidence
+    key = evidence.artifact.key if evidence.artifact else evidence.refused_key
+    if not key or not run.options.use_cache:
         return None
     words = (
-        artifact.key,
+        key,
         lane,
         run.spec.soc,
         run.spec.scheme.value,
@@ -468,9 +479,13 @@ def read_result(case: Case, question: Question) -> Result:
 
 def is_same_refusal(finding: Finding, case: Case) -> bool:
     """Return whether a part is refused for the reason of the whole model, except for names and
-    numbers. A rule for messages may have given it another headline: the message is below."""
-    reason = name_refusal(finding.headline)
+    numbers. A rule for messages may have given it another headline: the message is below. Of a
+    model that exceeded a limit, a part may exceed another one: what grows without end takes all of
+    its time or all of its memory."""
     lines = [line for refused in case.judgement.findings for line in refused.words.splitlines()]
+    if EXCEEDED.search(finding.headline):
+        return any(EXCEEDED.search(line) for line in lines)
+    reason = name_refusal(finding.headline)
     return reason in {name_refusal(line) for line in lines}
 
 

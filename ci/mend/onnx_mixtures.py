@@ -24,14 +24,18 @@ from ci.models.file_samples import Arrays
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
-from ci.onnx.compile import run_reference, write_float
+from ci.onnx.compile import measure_file, run_reference, write_float
 from ci.onnx.models import external_files, read_model
 from ci.onnx.precision import find_added, find_results, list_floats
 from ci.onnx.preparation import prepare_file, quantize_file, write_normal_form
+from ci.onnx.source import Source as Samples
 from ci.onnx.source import from_file, from_torch
 
 if TYPE_CHECKING:
+    from ci.analysis.steps import Step
     from ci.models.model import Model
+
+MEASURED = "measured.onnx"
 
 
 class MixableFile:
@@ -63,10 +67,29 @@ def open_file(
     """Return the file ``rewritten``, with the samples of the original one at ``path``. Both may be
     the same."""
     shapes = source.shapes
-    model = read_model(path, shapes)
-    calibration = from_file(path, model, external_files(model, path), source).calibration
+    calibration = read_samples(path, source).calibration
     plain = write_normal_form(rewritten, scratch / "float.onnx", shapes)
     return MixableFile(plain, scheme, calibration, scratch)
+
+
+def read_samples(path: Path, source: Source) -> Samples:
+    """Return a file at ``path`` with the samples on which it is calibrated and judged."""
+    model = read_model(path, source.shapes)
+    return from_file(path, model, external_files(model, path), source)
+
+
+def measure_steps_of_file(
+    path: Path, source: Source, rewritten: Path, scratch: Path
+) -> tuple[Step, ...]:
+    """Return the steps of the file ``rewritten``, whose numbers are those of the samples on which
+    the original one at ``path`` is judged, as a verdict has them."""
+    return measure_file(rewritten, scratch / MEASURED, read_samples(path, source).evaluation)
+
+
+def measure_steps_of_model(model: Model, scratch: Path) -> tuple[Step, ...]:
+    """Return the steps of a PyTorch model as the engine exports it, see measure_steps_of_file."""
+    path = export_model(model, scratch)
+    return measure_file(path, scratch / MEASURED, from_torch(model, "").evaluation)
 
 
 def export_model(model: Model, scratch: Path) -> Path:

@@ -147,7 +147,8 @@ class FaultTrials(Rewritten):
         return mixtures
 
     def describe(self) -> tuple[tuple[Step, ...], list[str], Mapping[str, str] | None]:
-        """Return the steps of the rewritten model, the names of the nodes on the lines, and by what
+        """Return the steps of the rewritten model with the numbers that its samples have, as a
+        verdict has them, the names of the nodes on the lines, and by what
         parts select the steps that they can select, by name, or None in ONNX. The quantizer's graph
         may lack nodes of the steps: a rewritten model is exported in another way than the
         original."""
@@ -155,14 +156,16 @@ class FaultTrials(Rewritten):
             steps, names = self.open_quantized().describe()
             return steps, [], names
         if self.path or self.is_onnx:
-            from ci.analysis.steps import describe_steps
-            from ci.graphs.onnx_reader import read_file
-            from ci.mend.onnx_mixtures import export_model
+            from ci.mend.onnx_mixtures import measure_steps_of_file, measure_steps_of_model
 
             with TemporaryDirectory() as scratch:
-                path = self.path or export_model(self.load(), Path(scratch))
-                return describe_steps(read_file(path)), [], None
-        from ci.executorch.graph_reader import describe_module
+                folder = Path(scratch)
+                if not self.path:
+                    return measure_steps_of_model(self.load(), folder), [], None
+                original = Path(self.reference)
+                steps = measure_steps_of_file(original, self.source, self.path, folder)
+                return steps, [], None
+        from ci.executorch.graph_reader import measure_module
         from ci.graphs.torch_candidates import list_candidates
         from ci.mend.torch_mixtures import read_annotated
 
@@ -172,4 +175,4 @@ class FaultTrials(Rewritten):
         )
         marked = [node.name for node in nodes if not {*node.line}.isdisjoint(self.lines)]
         selectable = {name: name for candidate in nodes for name in candidate.node}
-        return describe_module(model.module, model.evaluation[0]), marked, selectable
+        return measure_module(model.module, model.evaluation), marked, selectable

@@ -584,7 +584,9 @@ def test_experiments_are_made_only_for_what_is_measured_in_decibels_and_can_be_c
         (Run(failure="execute failed with error 0x1", by_runtime=True), True),
         (Run(failure="was killed by SIGSEGV", died=True), True),
         (Run(failure="was killed by SIGSEGV", died=True, used=True), False),
-        (Run(failure="did not end within 9 s"), False),  # each experiment might cost as much
+        (Run(failure="did not end within 9 s", exceeded=True), True),
+        (Run(failure="did not end within 9 s", exceeded=True, used=True), False),
+        (Run(failure="the process closed its pipe"), False),
         (Run(failure="error 0x1", by_runtime=True, used=True), False),  # it is run again first
         (Run(failure="error 0x1", by_runtime=True, lacks="a phone"), False),
     ],
@@ -592,18 +594,18 @@ def test_experiments_are_made_only_for_what_is_measured_in_decibels_and_can_be_c
 def test_experiments_are_made_with_a_program_that_does_not_run_or_dies(
     run: Run, is_asked: bool, tmp_path: Path
 ) -> None:
-    questions: list[tuple[Question, bool, bool]] = []
+    questions: list[tuple[Question, bool, bool, bool]] = []
 
     def diagnose(finding: Finding, suspicion: Suspicion) -> Diagnosis:
         is_refused = suspicion.whole_result.is_refused
-        questions.append((finding.question, is_refused, suspicion.repeats))
+        questions.append((finding.question, is_refused, suspicion.repeats, suspicion.exceeded))
         return Diagnosis(suspicion.whole_result, (), (CURES_NORM,), RIGHT_MODEL)
 
     probes = SimpleNamespace(diagnose=diagnose)
     judge_case = judge_norm(tmp_path, is_scheme=False, probes=probes)
     compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1))
     case = judge_case.end_failed(run, compiled, "").case
-    assert questions == [(Question.RUN, True, run.died)] * is_asked
+    assert questions == [(Question.RUN, True, run.died, run.exceeded)] * is_asked
     certainties = {cause.certainty for cause in case.judgement.findings[0].causes}
     assert (Certainty.PROVEN in certainties) is is_asked
 

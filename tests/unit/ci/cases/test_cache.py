@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from ci.cases.cache import (
     Artifact,
     CompileJob,
     artifact_path,
+    as_compiled,
     hash_files,
     hash_words,
     publish_artifact,
@@ -24,7 +26,10 @@ from ci.cases.cache import (
     write_artifact,
 )
 from ci.cases.engine import Compiled, Delegation, Staging
+from ci.cases.forked import DiedError
+from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
+from ci.facts.kinds import NOT_LOWERED
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Source
@@ -175,6 +180,31 @@ def test_a_model_edited_after_the_lookup_is_not_cached_under_the_earlier_key(
     assert (compiled.artifact.scheme, compiled.artifact.soc) == ("fp16", "SM8650")
     assert compiled.artifact.key == Path(compiled.directory).name == hash_words("after")
     assert read_artifact(artifact_path(tmp_path / "cache", hash_words("before"))) is None
+
+
+def refuse(_spec: CaseSpec, _staging: Staging) -> Compiled:
+    raise RuntimeError("error 3110")
+
+
+def die(_spec: CaseSpec, _staging: Staging) -> Compiled:
+    os.kill(os.getpid(), signal.SIGFPE)
+    raise AssertionError
+
+
+def test_what_is_refused_or_dies_has_the_key_of_its_program(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("after")
+    engine: Any = ChangingEngine(tmp_path / "model")
+    engine.explain = lambda error, _log: NOT_LOWERED.find(str(error))
+    job = CompileJob(
+        engine, CaseSpec("net", Scheme.FP16, "SM8650"), tmp_path / "cache", tmp_path / "log"
+    )
+    engine.compile = refuse
+    assert job().key == hash_words("after")
+    engine.compile = die
+    with pytest.raises(DiedError, match="SIGFPE") as died:
+        job()
+    ended = Ended(None, died.value.what, "", error=died.value)
+    assert as_compiled(ended).key == hash_words("after")
 
 
 def test_lowering_without_the_cache_replaces_only_a_damaged_entry(

@@ -28,7 +28,7 @@ from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion
 from ci.diagnosis.experiments import RemedyChoice, Result
-from ci.facts.finding import Certainty, Finding, Origin
+from ci.facts.finding import Certainty, Finding, Origin, Place
 from ci.facts.kinds import METRIC_BLIND, OFF_GRID
 from ci.facts.kinds import NOISE as ABOVE_NOISE
 from ci.judging.figures import Figures
@@ -336,16 +336,26 @@ def make_death(doing: str) -> DiedError:
     return died
 
 
+def end_with(
+    error: DiedError | None, *, exceeded: bool = False, places: tuple[Place, ...] = ()
+) -> Ended:
+    failure = error.what if error else "did not end within 9 s"
+    return Ended(None, failure, "", error=error, exceeded=exceeded, places=places)
+
+
 @pytest.mark.parametrize(
-    ("error", "is_asked"),
+    ("ended", "is_asked"),
     [
-        (make_death("lowering"), True),
-        (make_death("loading the model"), False),  # by the user's code
-        (None, False),  # it did not end, or its worker was killed
+        (end_with(make_death("lowering")), True),
+        (end_with(make_death("loading the model")), False),  # by the user's code
+        (end_with(None), False),  # its worker was killed
+        (end_with(None, exceeded=True), True),
+        # The user's function did not return.
+        (end_with(None, exceeded=True, places=(Place(file="net.py", line=3),)), False),
     ],
 )
-def test_experiments_are_made_with_a_model_that_kills_its_process_while_it_is_lowered(
-    error: DiedError | None, is_asked: bool, tmp_path: Path
+def test_experiments_are_made_with_a_model_whose_process_dies_or_does_not_end_while_it_is_lowered(
+    ended: Ended, is_asked: bool, tmp_path: Path
 ) -> None:
     suspicions: list[Suspicion] = []
 
@@ -357,11 +367,12 @@ def test_experiments_are_made_with_a_model_that_kills_its_process_while_it_is_lo
 
     class DyingPool(InlinePool):
         def run(self, *_job: Any, **_options: Any) -> Ended:
-            return Ended(None, error.what if error else "did not end within 9 s", "", error=error)
+            return ended
 
     experiments: Any = SimpleNamespace(refuse=lambda _: "", diagnose=diagnose)
     runner = EchoRunner(lambda sets: sets)
     result = run_case(tmp_path, LABELLER, runner, pool=DyingPool(), experiments=experiments)
-    assert [suspicion.repeats for suspicion in suspicions] == [True] * is_asked
+    asked = [(suspicion.repeats, suspicion.exceeded) for suspicion in suspicions]
+    assert asked == [(not ended.exceeded, ended.exceeded)] * is_asked
     (finding,) = result.case.judgement.findings
     assert any(cause.certainty is Certainty.PROVEN for cause in finding.causes) is is_asked

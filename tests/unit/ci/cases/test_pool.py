@@ -69,12 +69,14 @@ def test_a_worker_over_its_memory_or_time_limit_is_not_reused(
     lease = Lease(worker, tmp_path / "log", Allowance(60, most))
     assert lease.call(partial(bytes, 64 << 20)).failure == ""
     grown = lease.call(grow)
-    assert ("GiB" in grown.failure, grown.died) == (True, False)
+    assert ("GiB" in grown.failure, grown.died, grown.exceeded) == (True, False, True)
     assert not lease.reusable
     assert worker.size_bytes() < most + (1 << 30)
     late = Worker(multiprocessing.get_context("fork"))
     lease = Lease(late, tmp_path / "log", Allowance(0.05))
-    assert lease.call(rest).failure.startswith(f"{LATE} 0.05 s: it used")
+    ended = lease.call(rest)
+    assert ended.exceeded
+    assert ended.failure.startswith(f"{LATE} 0.05 s: it used")
     assert not lease.reusable
     late.end()  # else it holds the pipe for which the end of the tests waits
 
@@ -83,7 +85,7 @@ def test_a_worker_that_ends_by_itself_has_died(worker: Worker, tmp_path: Path) -
     lease = Lease(worker, tmp_path / "log", Allowance(60))
     assert not lease.call(os.getpid).died
     ended = lease.call(partial(os.kill, worker.process.pid, signal.SIGKILL))
-    assert (ended.died, "SIGKILL" in ended.failure) == (True, True)
+    assert (ended.died, ended.exceeded, "SIGKILL" in ended.failure) == (True, False, True)
 
 
 def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
@@ -117,7 +119,7 @@ def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
 class StubWorker:
     """Answers with ``answers``, and notes how it ends."""
 
-    used = has_died = False
+    used = has_died = has_exceeded = False
 
     def __init__(self, *answers: tuple[Any, str], size: int = 0) -> None:
         self.answers, self.size = [*answers], size

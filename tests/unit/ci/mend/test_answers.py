@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,10 @@ from ci.diagnosis.experiments import (
     Result,
     RunPart,
 )
+from ci.facts.kinds import NOT_LOWERED
 from ci.mend.answers import Answers
-from ci.mend.experiments import is_lasting
+from ci.mend.experiments import is_lasting, open_answers
+from ci.models.schemes import Scheme
 
 REMEDY = RemedyChoice("scale", "a norm as a product", "norms are wrong", ("norm",), places=("n:3",))
 
@@ -86,3 +90,26 @@ def test_a_store_that_cannot_be_written_costs_only_the_answer(tmp_path: Path) ->
 )
 def test_what_a_limit_of_time_may_have_ended_is_tried_again(answer: Answer, is_kept: bool) -> None:
     assert is_lasting(answer) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("artifact", "refused_key", "use_cache", "key"),
+    [
+        (SimpleNamespace(key="made"), "", True, "made"),
+        (None, "refused", True, "refused"),
+        (None, "refused", False, ""),
+        (None, "", True, ""),  # its process was killed before it was identified
+    ],
+)
+def test_the_answers_about_a_refused_program_are_kept_too(
+    artifact: Any, refused_key: str, use_cache: bool, key: str
+) -> None:
+    evidence = SimpleNamespace(artifact=artifact, refused_key=refused_key)
+    run: Any = SimpleNamespace(
+        facts=SimpleNamespace(evidence=evidence, runner="python", limits=None),
+        options=SimpleNamespace(use_cache=use_cache),
+        spec=SimpleNamespace(soc="SM8650", scheme=Scheme.FP16),
+        setup=SimpleNamespace(parts=()),
+    )
+    answers = open_answers(run, "torch", NOT_LOWERED.find("error 3110"))
+    assert (answers.words[0] if answers else "") == key

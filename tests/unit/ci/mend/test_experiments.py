@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from ci.diagnosis.experiments import Result
+from ci.cases.spec import CaseSpec
+from ci.diagnosis.diagnosis import Suspicion
+from ci.diagnosis.experiments import Experiment, Result
 from ci.facts.finding import Finding, Question
-from ci.facts.kinds import NO_NODE, NO_OUTPUTS, NOISE, NOT_LOWERED, ON_CPU
-from ci.mend.experiments import MOST_SLOW, find_slowness, is_same_refusal, read_result
+from ci.facts.kinds import DIED, NO_NODE, NO_OUTPUTS, NOISE, NOT_LOWERED, ON_CPU
+from ci.mend.experiments import (
+    MOST_SLOW,
+    Experiments,
+    Laboratory,
+    find_slowness,
+    is_same_refusal,
+    read_result,
+)
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
 from ci.report.schema import Case, JudgementFacts, ProgramFacts, Status
 
 
@@ -60,14 +74,14 @@ def test_a_part_is_judged_by_its_nodes_on_the_cpu(case: Case, result: Result) ->
     assert read_result(case, Question.BUDGET) == result
 
 
-DIED, NOT_MADE = NO_OUTPUTS.find("error 0x1"), NOT_LOWERED.find("error 3110")
+NOT_RUN, NOT_MADE = NO_OUTPUTS.find("error 0x1"), NOT_LOWERED.find("error 3110")
 
 
 @pytest.mark.parametrize(
     ("case", "question", "result"),
     [
-        (make_case(DIED), Question.RUN, Result(failure="run: error 0x1", is_refused=True)),
-        (make_case(DIED), Question.LOWERED, Result(failure="run: error 0x1")),
+        (make_case(NOT_RUN), Question.RUN, Result(failure="run: error 0x1", is_refused=True)),
+        (make_case(NOT_RUN), Question.LOWERED, Result(failure="run: error 0x1")),
         (
             make_case(NOT_MADE),
             Question.FAITHFUL,
@@ -104,3 +118,42 @@ def test_a_part_is_refused_for_the_reason_of_the_model_but_for_names_and_numbers
     # A rule gave it another headline, below which the message is.
     renamed = part.renamed("QNN does not take rank 6")
     assert is_same_refusal(finding, make_case(renamed)) is is_same
+
+
+@pytest.mark.parametrize(
+    ("message", "is_same"),
+    [
+        ("lowering: did not end within 7 s: it used 6.9 s of CPU time", True),
+        ("lowering: the process needs more than 4.0 GiB of memory, its limit", True),
+        ("lowering: the process needs 9.0 GiB of memory, its share is 6.0 GiB, and", True),
+        ("lowering: the process was killed by SIGSEGV without a result", False),
+    ],
+)
+def test_a_part_of_a_model_that_exceeded_a_limit_may_exceed_another_one(
+    message: str, is_same: bool
+) -> None:
+    finding = DIED.find("lowering: did not end within 600 s: it used 598.1 s of CPU time")
+    assert is_same_refusal(finding, make_case(DIED.find(message))) is is_same
+
+
+@pytest.mark.parametrize(("exceeded", "most_s"), [(False, 40.0), (True, 10.0)])
+def test_an_experiment_with_a_model_that_exceeded_a_limit_leaves_time_for_others(
+    exceeded: bool, most_s: float, tmp_path: Path
+) -> None:
+    limits_s = []
+
+    class Unable(Laboratory):
+        def answer(self, _: Experiment) -> None:
+            limits_s.append(self.most_s)
+
+    run: Any = SimpleNamespace(
+        spec=CaseSpec("net.py:factory", Scheme.FP16, "SM8650", Source("net.py:factory")),
+        directory=tmp_path,
+        facts=SimpleNamespace(evidence=SimpleNamespace(artifact=None, refused_key="")),
+        setup=SimpleNamespace(options=SimpleNamespace(timeout_s=600.0)),
+    )
+    finding = DIED.find("lowering: did not end within 600 s")
+    deadline = time.monotonic() + 40.0
+    laboratory = Unable(run, Experiments("torch", 40.0, 40.0), finding, deadline)
+    laboratory.run_all(Suspicion(Result(failure=finding.headline), exceeded=exceeded))
+    assert limits_s == [pytest.approx(most_s, abs=1)]
