@@ -8,8 +8,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ from ci.mend.table import Rewrite, RewriteLane, read_rewrites
 from ci.mend.trials import Attempt, Trials, choose_lane
 from ci.models.schemes import LITERT, ONNX, Scheme
 from ci.models.source_lines import find_suite_model
+from ci.models.user_models import Source
 from ci.report.schema import Case, Status
 from ci.report.text import count
 from provisioning.errors import QnnCiError
@@ -62,6 +63,28 @@ NOT_CHANGED = (
     "they change PyTorch models, .onnx files and float .tflite files, and no quantized .tflite"
     " file; judge the float model from which it was made"
 )
+
+
+@dataclass
+class KnownModel:
+    """What the experiments of a run know about a float model, which is the same in all schemes: its
+    operators, and what each rewrite does to it. The case that finds out more holds ``guard``."""
+
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    operators: list[Operator] = field(default_factory=list)
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+
+
+@contextmanager
+def held(guard: threading.Lock, limit_s: float) -> Iterator[bool]:
+    """Hold a lock during the block, and give whether it was to be had within ``limit_s``
+    seconds."""
+    is_held = guard.acquire(timeout=max(limit_s, 0.0))
+    try:
+        yield is_held
+    finally:
+        if is_held:
+            guard.release()
 
 
 @dataclass
@@ -84,11 +107,17 @@ class Experiments:
     note: Callable[[str], None] = lambda _: None
     spent_s: float = 0.0
     guard: threading.Lock = field(default_factory=threading.Lock)
+    models: dict[tuple[str, Source], KnownModel] = field(default_factory=dict)
 
     def refuse(self, spec: CaseSpec) -> str:
         """Return why no experiment can be made with a case; empty if experiments can be."""
         is_quantized_file = spec.is_file and spec.scheme is Scheme.ASIS
         return NOT_CHANGED if self.only_float and is_quantized_file else ""
+
+    def know(self, spec: CaseSpec) -> KnownModel:
+        """Return what is known about the float model of a case, for all cases of that model."""
+        with self.guard:
+            return self.models.setdefault((spec.reference, spec.source), KnownModel())
 
     def diagnose(self, run: CaseRun, finding: Finding, suspicion: Suspicion) -> Diagnosis:
         """Return what experiments show of the cause of a finding."""
@@ -208,7 +237,11 @@ class Laboratory:
 
     def list_operators(self) -> list[Operator]:
         """Return the operators of the float model; none if it cannot be divided."""
-        return self.call(self.subjects.list_operators) or []
+        known = self.shared.know(self.spec)
+        with held(known.guard, self.left_s) as is_held:
+            if is_held and not known.operators:
+                known.operators = self.call(self.subjects.list_operators) or []
+            return known.operators
 
     def find_smallest(self, experiment: FindSmallest) -> Smallest | None:
         """Return the smallest part that is wrong by itself, or None if there is none. The search
@@ -235,18 +268,16 @@ class Laboratory:
         if it cannot be rewritten in the time that is left. If the quantized model is wrong, one
         that changes the function may help, such as a smaller number in a mask: its outputs are
         compared with those of the original model."""
-        subject = self.open_subject() if part == WHOLE else self.open_part(part)
-        if subject is None:
-            return None
         scheme = self.spec.scheme.base
         rows = {
             row.name: row
             for row in read_rewrites(self.lane)
             if row.helps_in(scheme) and (self.is_quantization or not row.approximate)
         }
-        recipes = tuple((name,) for name in rows)
-        job = Trials(subject.reference, subject.source, recipes)
-        attempts: list[Attempt] | None = self.call(job)
+        if part == WHOLE:
+            attempts = self.try_on_model([*rows])
+        else:
+            attempts = self.try_rewrites(self.open_part(part), [*rows])
         if attempts is None:
             return None
         return [
@@ -254,6 +285,30 @@ class Laboratory:
             for attempt in attempts
             if attempt.applies and not attempt.fault
         ]
+
+    def try_on_model(self, names: Sequence[str]) -> list[Attempt] | None:
+        """Return what rewrites do to the whole model. What another case of the model has tried is
+        not tried again."""
+        known = self.shared.know(self.spec)
+        with held(known.guard, self.left_s) as is_held:
+            if not is_held:
+                return None
+            missing = [name for name in names if name not in known.attempts]
+            attempts = self.try_rewrites(self.open_subject(), missing) if missing else []
+            if attempts is None:
+                return None
+            known.attempts |= {attempt.names[0]: attempt for attempt in attempts}
+            return [known.attempts[name] for name in names]
+
+    def try_rewrites(self, subject: CaseSpec | None, names: Sequence[str]) -> list[Attempt] | None:
+        """Return what each rewrite does to a model, or None if they cannot be tried."""
+        if subject is None:
+            return None
+        recipes = tuple((name,) for name in names)
+        attempts: list[Attempt] | None = self.call(
+            Trials(subject.reference, subject.source, recipes)
+        )
+        return attempts
 
     def open_subject(self) -> CaseSpec | None:
         """Return the case with the whole model as rewrites of the lane take it, which is written

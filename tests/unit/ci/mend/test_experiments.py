@@ -23,6 +23,8 @@ from ci.mend.experiments import (
     is_same_refusal,
     read_result,
 )
+from ci.mend.table import read_rewrites
+from ci.mend.trials import Attempt, Trials
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.report.schema import Case, JudgementFacts, ProgramFacts, Status
@@ -136,6 +138,16 @@ def test_a_part_of_a_model_that_exceeded_a_limit_may_exceed_another_one(
     assert is_same_refusal(finding, make_case(DIED.find(message))) is is_same
 
 
+def stand_in(scheme: Scheme, folder: Path) -> Any:
+    """The run of a case, as far as its experiments need it."""
+    return SimpleNamespace(
+        spec=CaseSpec("net.py:factory", scheme, "SM8650", Source("net.py:factory")),
+        directory=folder,
+        facts=SimpleNamespace(evidence=SimpleNamespace(artifact=None, refused_key="")),
+        setup=SimpleNamespace(options=SimpleNamespace(timeout_s=600.0)),
+    )
+
+
 @pytest.mark.parametrize(("exceeded", "most_s"), [(False, 40.0), (True, 10.0)])
 def test_an_experiment_with_a_model_that_exceeded_a_limit_leaves_time_for_others(
     exceeded: bool, most_s: float, tmp_path: Path
@@ -146,14 +158,40 @@ def test_an_experiment_with_a_model_that_exceeded_a_limit_leaves_time_for_others
         def answer(self, _: Experiment) -> None:
             limits_s.append(self.most_s)
 
-    run: Any = SimpleNamespace(
-        spec=CaseSpec("net.py:factory", Scheme.FP16, "SM8650", Source("net.py:factory")),
-        directory=tmp_path,
-        facts=SimpleNamespace(evidence=SimpleNamespace(artifact=None, refused_key="")),
-        setup=SimpleNamespace(options=SimpleNamespace(timeout_s=600.0)),
-    )
     finding = DIED.find("lowering: did not end within 600 s")
     deadline = time.monotonic() + 40.0
-    laboratory = Unable(run, Experiments("torch", 40.0, 40.0), finding, deadline)
+    laboratory = Unable(
+        stand_in(Scheme.FP16, tmp_path), Experiments("torch", 40.0, 40.0), finding, deadline
+    )
     laboratory.run_all(Suspicion(Result(failure=finding.headline), exceeded=exceeded))
     assert limits_s == [pytest.approx(most_s, abs=1)]
+
+
+def test_cases_of_one_model_share_what_rewrites_do_to_it(tmp_path: Path) -> None:
+    jobs: list[list[str]] = []
+
+    class Counting(Laboratory):
+        def call(self, job: Any) -> Any:
+            if not isinstance(job, Trials):
+                return self.spec.reference  # the model is a file of its own already
+            names = [name for (name,) in job.recipes]
+            jobs.append(names)
+            return [Attempt(names=(name,), applies=name == names[0]) for name in names]
+
+    shared, finding = Experiments("torch", 40.0, 40.0), NOISE.find("above the noise")
+    deadline = time.monotonic() + 40.0
+
+    def list_rows(scheme: Scheme) -> list[str]:
+        rows = [row for row in read_rewrites("torch") if row.helps_in(scheme.base)]
+        return [row.name for row in rows if not row.approximate]
+
+    for scheme in (Scheme.A8W8, Scheme.A8W8, Scheme.FP16):
+        laboratory = Counting(stand_in(scheme, tmp_path), shared, finding, deadline)
+        assert laboratory.list_remedies(()) is not None
+    in_8_bits = list_rows(Scheme.A8W8)
+    in_float = [name for name in list_rows(Scheme.FP16) if name not in in_8_bits]
+    assert jobs == [in_8_bits, in_float]
+
+    late = Counting(stand_in(Scheme.A8W4, tmp_path), shared, finding, time.monotonic())
+    with shared.know(late.spec).guard:  # as another case holds it
+        assert late.list_remedies(()) is None
