@@ -28,7 +28,6 @@ from ci.onnx.compile import measure_file, run_reference, write_float
 from ci.onnx.models import external_files, read_model
 from ci.onnx.precision import find_added, find_results, list_floats
 from ci.onnx.preparation import prepare_file, quantize_file, write_normal_form
-from ci.onnx.source import Source as Samples
 from ci.onnx.source import from_file, from_torch
 
 if TYPE_CHECKING:
@@ -67,15 +66,10 @@ def open_file(
     """Return the file ``rewritten``, with the samples of the original one at ``path``. Both may be
     the same."""
     shapes = source.shapes
-    calibration = read_samples(path, source).calibration
+    model = read_model(path, shapes)
+    calibration = from_file(path, model, external_files(model, path), source).calibration
     plain = write_normal_form(rewritten, scratch / "float.onnx", shapes)
     return MixableFile(plain, scheme, calibration, scratch)
-
-
-def read_samples(path: Path, source: Source) -> Samples:
-    """Return a file at ``path`` with the samples on which it is calibrated and judged."""
-    model = read_model(path, source.shapes)
-    return from_file(path, model, external_files(model, path), source)
 
 
 def measure_steps_of_file(
@@ -83,7 +77,9 @@ def measure_steps_of_file(
 ) -> tuple[Step, ...]:
     """Return the steps of the file ``rewritten``, whose numbers are those of the samples on which
     the original one at ``path`` is judged, as a verdict has them."""
-    return measure_file(rewritten, scratch / MEASURED, read_samples(path, source).evaluation)
+    model = read_model(path, source.shapes)
+    samples = from_file(path, model, external_files(model, path), source).evaluation
+    return measure_file(rewritten, scratch / MEASURED, samples)
 
 
 def measure_steps_of_model(model: Model, scratch: Path) -> tuple[Step, ...]:

@@ -11,7 +11,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this 
 from onnx.helper import make_node
 
 from ci.mend.onnx_mixtures import MixableFile
-from ci.mend.precision import MixTrials
+from ci.mend.precision import FaultTrials, MixTrials
 from ci.models.lowering_options import Choices, Part
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -80,3 +80,26 @@ def test_a_mixture_of_a_file_has_the_nodes_that_lose_all_in_8_bits(
     cheapest = next(iter(trials()), ())
     assert " ".join(part.tensor for part in cheapest) == tensors
     assert {part.scheme for part in cheapest} <= {Scheme.U16A8W}
+
+
+@pytest.mark.parametrize(("largest", "is_low"), [(9.3, False), (10.0, True)])
+def test_the_operators_with_a_known_fault_are_found_by_the_samples(
+    largest: float, is_low: bool, tmp_path: Path
+) -> None:
+    """An exp of numbers below -88 is wrong in float16: the graph alone shows only that it may
+    be."""
+    nodes = [
+        make_node("Mul", ["x", "x"], ["s"]),
+        make_node("Neg", ["s"], ["n"]),
+        make_node("Exp", ["n"], ["y"]),
+    ]
+    path = write_model(
+        tmp_path / "net.onnx", nodes, [tensor("x", (2, 4))], [tensor("y", (2, 4))], []
+    )
+    sample = np.linspace(0, largest, 8, dtype=np.float32).reshape(2, 4)
+    np.savez(path.with_suffix(".npz"), x=np.stack([sample / 2, sample, sample / 3]))
+    trials = FaultTrials(
+        *(str(path), Source(str(path)), (), Scheme.FP16, "SM8650", (Scheme.U16A8W,), ()), path=path
+    )
+    steps, _, _ = trials.describe()
+    assert ["low" in step.numbers for step in steps if step.operator == "exp"] == [is_low]
