@@ -238,7 +238,7 @@ def see_tokenizer(folder: GenieFolder) -> Iterator[Seen]:
     vocabulary, tokenizer = folder.section("context").get("n-vocab"), folder.tokenizer
     if tokenizer and isinstance(vocabulary, int) and tokenizer.vocabulary > vocabulary:
         file = str(folder.section("tokenizer").get("path"))
-        yield seen(file, file, ids=tokenizer.vocabulary, vocabulary=vocabulary)
+        yield seen(file, file, ids=tokenizer.vocabulary - 1, vocabulary=vocabulary)
 
 
 @FOLDERS.check("QNN960")
