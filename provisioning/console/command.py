@@ -78,6 +78,7 @@ GLOBAL = frozenset({*QUIET, *VERBOSE, "--json"})  # options that may precede the
 NO_THREAD = "can't start new thread"  # a RuntimeError
 NO_MAPPING = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
 # Options that choose how a verb prints its result for people or a CI system
+ALIKE = 0.7  # --chekc is like --check, but --sdk, an option of other verbs, is not like --soc
 TEXT_FORMS = frozenset({"--annotate", "--github", "--markdown"})
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
@@ -180,7 +181,7 @@ class Parser(argparse.ArgumentParser):
         """Raise UsageError, with a similar option or --model as a hint."""
         word = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
         options = self._option_string_actions
-        near = difflib.get_close_matches(word.partition("=")[0], options)
+        near = difflib.get_close_matches(word.partition("=")[0], options, 1, ALIKE)
         # It looks like a model (FILE.py:FUNCTION or a file) without --model in front of it.
         if ("." in word or ":" in word) and not word.startswith("-") and "--model" in options:
             near = [f"--model {word}"]

@@ -54,9 +54,12 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
     run, parser = process.run_process, command.make_parser(caller, VERBS, "verify")
     models = command.Parser(prog="qnn-ci judge")
     models.add_argument("--model")
+    socs = command.Parser(prog="qnn-ci test-litert")
+    socs.add_argument("--soc")
     return {
         "epoch": lambda: read_clock({"SOURCE_DATE_EPOCH": "yesterday"}),
         "option": lambda: parser.parse_args(["--jso"]),
+        "option of another verb": lambda: socs.parse_args(["--sdk", "/opt/qairt"]),
         "option without its name": lambda: models.parse_args(["net.py:make"]),
         "empty option": lambda: command.user_path(""),
         "unknown home": lambda: command.user_path("~no-such-user-at-all/x"),
