@@ -59,14 +59,16 @@ class Rows(HTMLParser):
 
 
 def list_pythons() -> dict[str, str]:
-    """The Python of each runtime: this one, or that of an environment of ./nox."""
+    """The Python of each runtime: that of an environment of ./nox, or this one."""
     pythons = {}
     for name, group in choose_runtimes(CHOSEN).items():
         made_by_nox = ROOT / ".nox" / group / "bin" / "python"
-        if importlib.util.find_spec(RUNTIMES[name].module):
-            pythons[name] = sys.executable
-        elif made_by_nox.exists():
+        # An environment can have LiteRT without its converter of PyTorch models.
+        module = "litert_torch" if name == "litert" else RUNTIMES[name].module
+        if made_by_nox.exists():
             pythons[name] = str(made_by_nox)
+        elif importlib.util.find_spec(module):
+            pythons[name] = sys.executable
     return pythons
 
 
