@@ -408,7 +408,7 @@ class Laboratory:
         inner = replace(setup, options=options, work=self.work / f"case-{self.count}")
         case = CaseRun(spec, inner).run().case
         result = read_result(case, self.finding.question)
-        if result.is_refused and not is_changed and not is_same_refusal(self.finding, case):
+        if result.is_refused and not is_refused_alike(self.finding, case, is_changed=is_changed):
             result = structs.replace(result, is_refused=False)
         if result.failure and self.left_s < LEAST_S:
             return Result(failure=TIME_IS_UP)
@@ -530,6 +530,14 @@ def read_result(case: Case, question: Question) -> Result:
         predicted_db=judged.predicted_sqnr_db,
         is_right=is_passed or is_faithful or (is_lowered and question in STOPPING),
     )
+
+
+def is_refused_alike(finding: Finding, case: Case, *, is_changed: bool) -> bool:
+    """Return whether the refusal of a case says something about that of the model. A model that is
+    changed by a rewrite and exceeds a limit might end in the time that the whole case had."""
+    if is_changed:
+        return EXCEEDED.search(case.headline) is None
+    return is_same_refusal(finding, case)
 
 
 def is_same_refusal(finding: Finding, case: Case) -> bool:

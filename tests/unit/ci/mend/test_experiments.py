@@ -19,6 +19,7 @@ from ci.mend.experiments import (
     Experiments,
     Laboratory,
     find_slowness,
+    is_refused_alike,
     is_same_refusal,
     read_result,
 )
@@ -134,7 +135,10 @@ def test_a_part_of_a_model_that_exceeded_a_limit_may_exceed_another_one(
     message: str, is_same: bool
 ) -> None:
     finding = DIED.find("lowering: did not end within 600 s: it used 598.1 s of CPU time")
-    assert is_same_refusal(finding, make_case(DIED.find(message))) is is_same
+    case = make_case(DIED.find(message))
+    assert is_refused_alike(finding, case, is_changed=False) is is_same
+    # With a rewrite that did not help, it dies; one that exceeds a limit might help in more time.
+    assert is_refused_alike(finding, case, is_changed=True) is not is_same
 
 
 NOW_S = 100.0
