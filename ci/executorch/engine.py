@@ -22,6 +22,7 @@ from ci.cases.spec import CaseSpec
 from ci.executorch import IMPORTS
 from ci.facts.finding import Finding
 from ci.models.schemes import Mixture
+from ci.packages.modules import EXECUTORCH
 from provisioning.manifest.targets import Backend
 
 ROOMS = ("analysis", "graphs", "models", "cases", "executorch")
@@ -121,7 +122,7 @@ def load_compiler(*, plain: bool) -> None:
         logging.getLogger(__name__).warning(note)
 
 
-PACKAGES = ("torch", "executorch")  # that cases import
+PACKAGES = EXECUTORCH.for_files  # that cases import
 NAME = "python"
 # The limit for intermediate outputs of one sample, including padding.
 DEBUG_BYTES = 256 << 20

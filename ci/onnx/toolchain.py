@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ci.cases.cache import digest_packages
 from ci.cases.spec import CaseSpec
+from ci.packages.modules import ONNX
 from ci.report.schema import Tool
 from provisioning.artifacts.choice import SDK, WHEEL_RUNTIME, QnnChoice
 from provisioning.errors import UnfitError
@@ -15,8 +16,8 @@ PROFILE, SDK_PROFILE = "onnx", "onnx-sdk"
 # onnxruntime-qnn has no wheel for Python 3.10.
 OLDEST_PYTHON = "3.11"
 RUNTIMES = (WHEEL_RUNTIME, SDK)
-PACKAGES = ("onnx", "onnxruntime", "onnxruntime_qnn")
-EXPORTING = ("torch", "onnxscript")  # only for models from PyTorch
+PACKAGES = ONNX.for_files
+EXPORTING = ONNX.converting  # only for models from PyTorch
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "numpy")
 # Packages that compute something in a compilation or, the second ones, in an export.
 # Their content is part of a program's key, since an edit in place changes no version.

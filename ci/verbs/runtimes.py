@@ -9,14 +9,18 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 
-from ci.cases.spec import match_socs
+from ci.cases.policy import LANES, read_emulator_policy
+from ci.cases.spec import match_socs, select_cases
 from ci.models.schemes import EXECUTORCH, LITERT, MODEL_FILES, ONNX, Scheme, SchemeSet
+from ci.models.suite import LITERT_SUITE
+from ci.packages import modules
+from ci.packages.modules import RuntimeModules
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.html import write_page
@@ -31,7 +35,7 @@ from provisioning.console.caller import install_command, shown_path
 from provisioning.console.command import MANY, Outcome, user_path
 from provisioning.console.process import Completed, run_process
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import ExitCode, QnnCiError, UnfitError, UsageError
 from provisioning.files import write_whole
 from provisioning.manifest.targets import read_socs
 
@@ -39,6 +43,11 @@ SESSION = "test"
 COMPARISON, REPORT_FILE = "runtimes.json", "report.json"
 LOG = "run.log"
 ERROR_LINES = 6  # of a runtime that was not run
+FIND_MISSING = """
+import sys
+from importlib.util import find_spec
+print(*[name for name in sys.argv[1:] if find_spec(name) is None])
+"""
 JUDGED = frozenset({ExitCode.OK, ExitCode.FAILED})  # what a verb that judged exits with
 
 
@@ -54,14 +63,13 @@ class Model:
 
 @dataclass(frozen=True)
 class RuntimeVerb:
-    """The verb of a runtime: its lane's schemes, the module that its packages have, and the extra
-    that installs them, ``file_extra`` if all of its models are files."""
+    """The verb of a runtime: its lane's schemes, the name of its policies, and the modules that its
+    cases import."""
 
     verb: str
     lane: SchemeSet
-    module: str
-    extra: str
-    file_extra: str = ""
+    policy: str
+    modules: RuntimeModules
 
     def takes(self, model: Model) -> bool:
         """Return whether the runtime can take a model: a file that its lane compiles, or a
@@ -85,19 +93,63 @@ class RuntimeVerb:
         schemes = (self.lane.find_counterpart(Scheme(name)) for name in names)
         return [*dict.fromkeys(scheme.value for scheme in schemes if scheme)]
 
-    def find_extra(self, models: Sequence[Model]) -> str:
-        """Return the extra that installs what the runtime needs for those of the models that it
-        takes."""
+    def choose_modules(self, models: Sequence[Model]) -> tuple[tuple[str, ...], str]:
+        """Return the modules that those of the models need that the runtime takes, and the extra
+        that installs them."""
         paths = [model.path for model in models if self.takes(model)]
-        is_files = all(path.endswith(MODEL_FILES) for path in paths)
-        return (is_files and self.file_extra) or self.extra
+        written_files = LITERT_SUITE if self.lane is LITERT else {}
+        is_files = all(path.endswith(MODEL_FILES) or path in written_files for path in paths)
+        return self.modules.choose(has_functions=not is_files)
+
+    def check_cases(
+        self,
+        models: Sequence[Model],
+        schemes: Sequence[str],
+        socs: Sequence[str],
+        policy: Path | None,
+    ) -> None:
+        """Raise ManifestError for an invalid policy, and UsageError for a model that the runtime's
+        verb would refuse without compiling it: because it does not exist, or because the policy
+        requests what the runtime lacks."""
+        limits = read_emulator_policy(policy, self.policy)
+        select_cases(
+            limits.suite,
+            sorted(self.lane.socs()),
+            entries=limits.models,
+            models=[model.word for model in models if self.takes(model)],
+            schemes=self.find_schemes(schemes),
+            soc_names=socs,
+            lane=self.lane,
+        )
 
 
 RUNTIMES = {
-    "executorch": RuntimeVerb("test-emulator", EXECUTORCH, "executorch", "lowering"),
-    "onnxruntime": RuntimeVerb("test-onnx", ONNX, "onnxruntime", "onnx-torch", "onnx"),
-    "litert": RuntimeVerb("test-litert", LITERT, "ai_edge_litert", "litert-torch", "litert"),
+    "executorch": RuntimeVerb(
+        "test-emulator", EXECUTORCH, LANES["test_emulator"], modules.EXECUTORCH
+    ),
+    "onnxruntime": RuntimeVerb("test-onnx", ONNX, LANES["test_onnx"], modules.ONNX),
+    "litert": RuntimeVerb("test-litert", LITERT, LANES["test_litert"], modules.LITERT),
 }
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a runtime judges: the Python that runs its verb, and the verb's arguments."""
+
+    name: str
+    python: str
+    words: tuple[str, ...]
+
+
+@dataclass
+class Plan:
+    """What the runtimes do: the turns of those that judge something, why others are ``not_run``,
+    with the errors of those that were refused, and the requested SoCs that a runtime lacks."""
+
+    turns: list[Turn] = field(default_factory=list)
+    not_run: dict[str, str] = field(default_factory=dict)
+    errors: list[QnnCiError] = field(default_factory=list)
+    unknown_socs: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +166,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Judge the models by each runtime, and write the comparison next to their reports. The exit
     code is 1 if a case failed, else that of a runtime that could not run, else 0. Raises UsageError
-    if no runtime can take the models, and the same errors as refuse_device."""
+    if no runtime can take the models, and the same errors as refuse_device and plan_turns."""
     refuse_device(args.device, SESSION, [*ON_PHONE])
     pythons = parse_pythons(args.python)
     check_schemes(args.scheme)
@@ -123,50 +175,89 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     chosen = choose_runtimes(models, args.runtime)
     require_chosen("--runtime", args.runtime, chosen)
     require_chosen("--python", pythons, chosen)
+    plan = plan_turns(args, models, chosen, pythons)
+    for name, reason in plan.not_run.items():
+        # Now, and not only at the end: the other runtimes may take minutes.
+        progress.step(f"warning: {TITLES[name]} is not run: {reason}")
     folder = args.reports / SESSION
     claim_reports(folder)
     reports: dict[str, Report] = {}
     places: dict[str, str] = {}
-    not_run: dict[str, str] = {}
-    unknown_socs: dict[str, tuple[str, ...]] = {}
-    codes: list[ExitCode] = []
-    for name, runtime in chosen.items():
-        python = pythons.get(name, "")
-        if not python and importlib.util.find_spec(runtime.module) is None:
-            command = install_command(runtime.find_extra(models))
-            not_run[name] = f"{runtime.module} is not installed: {command}"
-            codes.append(ExitCode.ENVIRONMENT)
-            continue
-        if args.scheme and not runtime.find_schemes(args.scheme):
-            not_run[name] = f"it has no counterpart of {', '.join(args.scheme)}"
-            continue
-        socs = runtime.find_socs(args.soc)
-        if unknown := tuple(soc for soc in args.soc if soc not in socs):
-            unknown_socs[name] = unknown
-            if not socs:
-                continue
-        further = [word for soc in socs for word in ("--soc", soc)]
-        further += ["--offline"] if args.offline else []
-        further += ["--policy", str(args.policy)] if args.policy else []
-        place = folder / name / runtime.verb.replace("-", "_")
-        progress.step(f"{TITLES[name]}: {runtime.verb}")
-        words = list_words(runtime, models, args.scheme, further)
-        ended = run_runtime(python or sys.executable, words, place, progress)
+    codes = [error.exit_code for error in plan.errors]
+    not_run = dict(plan.not_run)
+    for turn in plan.turns:
+        verb = RUNTIMES[turn.name].verb
+        place = folder / turn.name / verb.replace("-", "_")
+        progress.step(f"{TITLES[turn.name]}: {verb}")
+        ended = run_runtime(turn.python, turn.words, place, progress)
         if has_judged(ended, place):
-            reports[name] = read_report(place)
-            places[name] = place.relative_to(folder).as_posix()
+            reports[turn.name] = read_report(place)
+            places[turn.name] = place.relative_to(folder).as_posix()
             codes.append(ExitCode(ended.returncode))
         else:
-            not_run[name] = explain_end(ended)
+            not_run[turn.name] = explain_end(ended)
             codes.append(choose_code(ended.returncode))
     for_all = [name for name, runtime in chosen.items() if all(map(runtime.takes, models))]
-    comparison = make_report(reports, places, not_run, unknown_socs, for_all=for_all)
+    comparison = make_report(reports, places, not_run, plan.unknown_socs, for_all=for_all)
     document = make_document(comparison)
     write_whole(folder / COMPARISON, msgspec.json.encode(comparison))
     write_page(document, folder, progress)
     return Outcome(
         show_document(document), msgspec.to_builtins(comparison), find_code(comparison, codes)
     )
+
+
+def plan_turns(
+    args: argparse.Namespace,
+    models: Sequence[Model],
+    chosen: Mapping[str, RuntimeVerb],
+    pythons: Mapping[str, str],
+) -> Plan:
+    """Return what each of the ``chosen`` runtimes does, before any of them starts. Those that lack
+    packages or that refuse the models judge nothing. Raises the error of the first one if all of
+    them refuse the models."""
+    plan = Plan()
+    for name, runtime in chosen.items():
+        if args.scheme and not runtime.find_schemes(args.scheme):
+            plan.not_run[name] = f"it has no counterpart of {', '.join(args.scheme)}"
+            continue
+        socs = runtime.find_socs(args.soc)
+        if unknown := tuple(soc for soc in args.soc if soc not in socs):
+            plan.unknown_socs[name] = unknown
+            if not socs:
+                continue
+        python = pythons.get(name, sys.executable)
+        try:
+            runtime.check_cases(models, args.scheme, socs, choose_policy(args.policy))
+            require_modules(python, *runtime.choose_modules(models))
+        except QnnCiError as error:
+            plan.not_run[name] = "; ".join(line.strip() for line in str(error).splitlines())
+            plan.errors.append(error)
+            continue
+        further = [word for soc in socs for word in ("--soc", soc)]
+        further += ["--offline"] if args.offline else []
+        further += ["--policy", str(args.policy)] if args.policy else []
+        words = list_words(runtime, models, args.scheme, further)
+        plan.turns.append(Turn(name, python, tuple(words)))
+    refusals = [error for error in plan.errors if error.exit_code is ExitCode.USAGE]
+    if refusals and len(refusals) == len(chosen):
+        raise refusals[0]
+    return plan
+
+
+def require_modules(python: str, names: Sequence[str], extra: str) -> None:
+    """Raise UnfitError if a Python lacks one of the modules. A Python that does not answer lacks
+    none: its verb reports why."""
+    if python == sys.executable:
+        missing = [name for name in names if importlib.util.find_spec(name) is None]
+        command = install_command(extra)
+    else:
+        ended = run_process([python, "-c", FIND_MISSING, *names], check=False)
+        missing = ended.output.split() if ended.returncode == ExitCode.OK else []
+        command = install_command(extra, python)
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise UnfitError(f"{', '.join(missing)} {verb} not installed", fix=command)
 
 
 def find_code(comparison: RuntimesReport, codes: Sequence[ExitCode]) -> ExitCode:

@@ -12,13 +12,13 @@ from ci.audit.upgrade import Difference, compare, compare_faults, make_document
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import RERUNNING, read_faults
 from ci.onnx.toolchain import list_packages
+from ci.packages.modules import EXECUTORCH
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
 from ci.report.html import PAGE, write_page
 from ci.verbs.environments import choose_onnx
 from ci.verbs.options import (
-    LOWERING,
     ONNX_TORCH,
     add_option,
     add_options,
@@ -204,8 +204,7 @@ def require_engine(word: str, request: UpgradeRequest) -> None:
     session = find_session(word, request.session)
     if not session:
         return
-    needed: tuple[str, ...] = ("torch", "executorch")
-    extra = LOWERING
+    needed, extra = EXECUTORCH.choose(has_functions=True)
     if session == ONNX:
         options = {"model": request.models, "policy": [str(request.policy or OURS)]}
         extra = choose_onnx(list_words(options))

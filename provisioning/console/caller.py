@@ -186,10 +186,11 @@ def parse_github(url: str) -> str:
     return owner[1] if owner else ""
 
 
-def install_command(extra: str) -> str:
+def install_command(extra: str, python: str = "") -> str:
     """Return the command that installs this project with an extra from where this copy came (a
     repository, a directory, a wheel or a package index) in the way in which it was installed: by
-    pip, by ``uv tool`` or by pipx. For uvx, return this command with the extra."""
+    pip, by ``uv tool`` or by pipx. For uvx, return this command with the extra. With another
+    ``python``, pip installs it there."""
     origin, has_checkout = read_direct_url(), (CHECKOUT / "pyproject.toml").is_file()
     path = Path(unquote(urlsplit(origin.url).path)) if origin.url.startswith("file:") else None
     commit = origin.vcs_info.get("commit_id")
@@ -202,6 +203,8 @@ def install_command(extra: str) -> str:
     else:
         target = f"{path or (CHECKOUT if has_checkout else DISTRIBUTION)}[{extra}]"
     quoted = shell_word(target) if set(target) & set('"$`\\') else f'"{target}"'
+    if python:
+        return f"{shell_word(python)} -m pip install {quoted}"
     before, after = _choose_installer(Path(sys.prefix))
     return f"{before} {quoted}{after}"
 

@@ -23,6 +23,7 @@ from ci.llm.genie_file import GenieSource, read_genie_bundle
 from ci.llm.request import LlmRequest
 from ci.llm.subject import read_dimensions
 from ci.onnx.options import find_library
+from ci.packages.modules import LITERT
 from ci.verbs import options, steps
 from ci.verbs.lanes.lane import Plan, Tools
 from provisioning.artifacts.choice import WHEEL, WHEEL_RUNTIME, QnnChoice
@@ -31,7 +32,7 @@ from provisioning.doctor.registry import Severity
 from provisioning.errors import FailedError, UnfitError, UsageError
 
 PROFILE = "litert"
-PACKAGES = ("ai_edge_litert", "flatbuffers", "onnx", "onnxruntime", "onnxruntime_qnn")
+PACKAGES = LITERT.for_files
 # The findings of inspect on the libraries in a folder for Genie, which the emulator does not load.
 OF_LIBRARIES = {"QNN964", "QNN965", "QNN971", "QNN972", "QNN979", "QNN983", "QNN984"}
 PACKAGES_OF_TEXT = ("tokenizers", "sentencepiece", "torch")

@@ -34,13 +34,13 @@ from ci.onnx.toolchain import (
     EXPORTING,
     RUNTIMES,
     choose_profile,
-    list_packages,
     name_toolchain,
     needs_export,
     require_python,
 )
+from ci.packages.modules import ONNX as MODULES
 from ci.report.schema import Report, Tool
-from ci.verbs import options, steps
+from ci.verbs import steps
 from ci.verbs.lanes.lane import Lane, Plan, Tools
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
@@ -151,8 +151,7 @@ def list_nodes(spec: CaseSpec) -> list[Candidate]:
 
 def choose_packages(specs: Sequence[CaseSpec]) -> tuple[tuple[str, ...], str]:
     """Return the packages that cases need, and the dependency group that installs them."""
-    exports = needs_export(specs)
-    return list_packages(exports=exports), options.ONNX_TORCH if exports else options.ONNX
+    return MODULES.choose(has_functions=needs_export(specs))
 
 
 LANE = Lane(

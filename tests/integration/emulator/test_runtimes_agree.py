@@ -63,11 +63,10 @@ def list_pythons() -> dict[str, str]:
     pythons = {}
     for name, group in choose_runtimes(CHOSEN).items():
         made_by_nox = ROOT / ".nox" / group / "bin" / "python"
-        # An environment can have LiteRT without its converter of PyTorch models.
-        module = "litert_torch" if name == "litert" else RUNTIMES[name].module
+        modules, _ = RUNTIMES[name].modules.choose(has_functions=True)
         if made_by_nox.exists():
             pythons[name] = str(made_by_nox)
-        elif importlib.util.find_spec(module):
+        elif all(map(importlib.util.find_spec, modules)):
             pythons[name] = sys.executable
     return pythons
 
@@ -111,7 +110,7 @@ def test_the_common_page_has_the_figures_of_the_lane_alone(
 ) -> None:
     python = list_pythons().get(runtime)
     if not python:
-        pytest.skip(f"no environment with {RUNTIMES[runtime].module}: ./nox -s test makes one")
+        pytest.skip(f"no environment for {TITLES[runtime]}: ./nox -s test makes one")
     verb = RUNTIMES[runtime].verb
     words = [python, "-m", "ci", verb, *CHOSEN, "--estimate", "--reports", str(tmp_path)]
     run_to_end(words, timeout_s=3000, codes=JUDGED, env={**os.environ, "PYTHONPATH": str(ROOT)})

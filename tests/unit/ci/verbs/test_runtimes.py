@@ -23,6 +23,7 @@ from tests.stand_ins import reports
 from tests.stand_ins.reports import say
 
 SCRIPT = """#!/bin/sh
+[ "$1" != -c ] || {{ echo {lacks}; exit 0; }}
 echo "$@" >> {words}
 while [ "$1" != --reports ]; do shift; done
 mkdir -p "$2/{session}"
@@ -36,16 +37,26 @@ SESSIONS = {"executorch": "test_emulator", "onnxruntime": "test_onnx", "litert":
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The caller's directory."""
+    """The caller's directory, with the models that calls name."""
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text("def net(): ...\n")
+    for name in ("a.onnx", "b.tflite"):
+        (tmp_path / name).touch()
     return tmp_path
 
 
 def add_python(
-    place: Path, runtime: str, *schemes: str, code: int = 0, output: str = "", red: bool = False
+    place: Path,
+    runtime: str,
+    *schemes: str,
+    code: int = 0,
+    output: str = "",
+    red: bool = False,
+    lacks: str = "",
 ) -> str:
-    """The option with a Python for a runtime whose report has a case per scheme."""
+    """The option with a Python for a runtime whose report has a case per scheme. It says that it
+    lacks the modules ``lacks``."""
     status = Status.FAILED if red else Status.PASSED
     findings = say("it is wrong") if red else ()
     judged = JudgementFacts(status=status, sqnr_db=40.0, findings=findings)
@@ -59,7 +70,13 @@ def add_python(
     quoted = {name: shlex.quote(str(value)) for name, value in values.items()}
     script = place / runtime
     script.write_text(
-        SCRIPT.format(**quoted, session=SESSIONS[runtime], output=shlex.quote(output), code=code)
+        SCRIPT.format(
+            **quoted,
+            session=SESSIONS[runtime],
+            output=shlex.quote(output),
+            code=code,
+            lacks=shlex.quote(lacks),
+        )
     )
     script.chmod(0o755)
     return f"--python={runtime}={runtime}"
@@ -202,6 +219,26 @@ def test_a_runtime_without_packages_names_the_line_that_installs_what_the_models
     assert extra in reasons
 
 
+def test_what_a_runtime_lacks_is_said_before_another_one_runs(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "qnn.toml").write_text(
+        'extends = "default"\n[models.net]\npath = "net.py:net"\n'
+        '[by_runtime.onnxruntime.models.net]\nschemes = ["16a4w"]\n'
+    )
+    good, refused = (add_python(place, name, "fp16") for name in ("executorch", "onnxruntime"))
+    lacking = add_python(place, "litert", "fp16", lacks="litert_torch jax")
+    words = ["test", "--policy", "qnn.toml", good, refused, lacking]
+    assert main(words) == ExitCode.USAGE
+    said, started, _ = capsys.readouterr().err.partition("ExecuTorch: test-emulator")
+    assert started
+    assert "warning: ONNX Runtime is not run: models.net.schemes: 16a4w" in said
+    lacks = "warning: LiteRT is not run: litert_torch, jax are not installed"
+    assert f"{lacks}; fix: {place}/litert -m pip install" in said
+    for name in ("onnxruntime", "litert"):
+        assert not (place / f"{name}.words").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -213,6 +250,9 @@ def test_a_runtime_without_packages_names_the_line_that_installs_what_the_models
         (["--model", "net.py:net", "--soc", "Galaxy S24"], "use SM8650, its SoC"),
         (["--model", "net.py:net", "--python", "tvm=python3"], "it is not RUNTIME=PYTHON"),
         (["--model", "net.py:net", "--python", "litert=gone"], "gone cannot be run"),
+        (["--model", "gone.py:net"], "gone.py is not a file"),
+        (["--model", "net.py:gone"], "net.py has no function 'gone'"),
+        (["--model", "net.py:net", "--policy", "gone.toml"], "there is no policy"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_before_anything_runs(
