@@ -143,7 +143,8 @@ class Card:
     """Something that was found. ``kind`` is its first word, such as ``failed``. Each of ``lines``
     is a word, such as ``why``, and a text. The word is empty if the text needs none, or one of
     DIFF. ``log`` is the end of a log. Only HTML shows ``plot``, and links to the cases that the
-    card is ``about``, each an index in the report and a name, instead of the title."""
+    card is ``about``, each an index in the report and a name, instead of the title. HTML shows only
+    the title of a card that ``is_folded``, until it is clicked."""
 
     kind: str
     title: str
@@ -151,6 +152,7 @@ class Card:
     plot: Plot | None = None
     log: str = ""
     about: tuple[tuple[int, str], ...] = ()
+    is_folded: bool = False
 
 
 @dataclass(frozen=True)

@@ -211,15 +211,29 @@ def describe_fastest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     if not timed:
         yield f"no time is known{explain_no_times(rows, names_all=False)}"
         return
-    fastest = min(timed, key=lambda row: row.likely_ms)
-    alike = [row.label for row in timed if row is not fastest and overlaps(row, fastest)]
-    tie = f", which cannot be distinguished from {', '.join(alike)}" if alike else ""
+    fastest, *alike = find_fastest(rows)
+    tie = f", which cannot be distinguished from {join_labels(alike)}" if alike else ""
     yield f"fastest: {fastest.label} ({fastest.shown_ms} ms){tie}"
     if len({row.device for row in timed}) > 1:
         places = ", ".join(f"{row.label} on {row.device}" for row in timed)
         yield f"these times are of different devices: {places}"
     if untimed := [row for row in rows if row.high_ms is None]:
         yield f"no time is known{explain_no_times(untimed, names_all=True)}"
+
+
+def find_fastest(rows: Sequence[RuntimeRow]) -> list[RuntimeRow]:
+    """Return the fastest row, and those whose intervals overlap with its own; none if no time is
+    known."""
+    timed = [row for row in rows if row.high_ms is not None]
+    if not timed:
+        return []
+    fastest = min(timed, key=lambda row: row.likely_ms)
+    return [fastest, *(row for row in timed if row is not fastest and overlaps(row, fastest))]
+
+
+def join_labels(rows: Iterable[RuntimeRow]) -> str:
+    """Return the labels of rows as text."""
+    return ", ".join(row.label for row in rows)
 
 
 def explain_no_times(rows: Sequence[RuntimeRow], *, names_all: bool) -> str:
@@ -251,32 +265,62 @@ def overlaps(first: RuntimeRow, second: RuntimeRow) -> bool:
 
 def describe_smallest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     """Yield which row has the smallest program, and those whose sizes are shown alike."""
+    if found := find_smallest(rows):
+        smallest, *alike = found
+        tie = f", as small as {join_labels(alike)}" if alike else ""
+        yield f"smallest: {smallest.label} ({smallest.shown_size}){tie}"
+
+
+def find_smallest(rows: Sequence[RuntimeRow]) -> list[RuntimeRow]:
+    """Return the row with the smallest program, and those whose sizes are shown alike; none if no
+    size is known."""
     sized = [row for row in rows if row.size_bytes is not None]
     if not sized:
-        return
+        return []
     smallest = min(sized, key=lambda row: row.size_bytes or 0)
-    alike = [
-        row.label for row in sized if row is not smallest and row.shown_size == smallest.shown_size
-    ]
-    tie = f", as small as {', '.join(alike)}" if alike else ""
-    yield f"smallest: {smallest.label} ({smallest.shown_size}){tie}"
+    alike = [row for row in sized if row.shown_size == smallest.shown_size]
+    return [smallest, *(row for row in alike if row is not smallest)]
 
 
 def describe_most_accurate(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     """Yield which row has the highest SQNR, and those within ALIKE_DB of it."""
+    found = find_most_accurate(rows)
+    if not found:
+        return
+    best, *alike = found
+    tie = f", which cannot be distinguished from {join_labels(alike)}" if alike else ""
+    shown = "exact" if best.exact else f"{best.shown_db} dB"
+    yield f"most accurate: {best.label} ({shown}){tie}"
+    measured = [row for row in rows if row.accuracy_db is not None]
+    if made_inputs := sorted({row.made_inputs for row in measured if row.made_inputs}):
+        yield f"{' and '.join(made_inputs)}: the comparison {MADE_PROVES}"
+
+
+def find_most_accurate(rows: Sequence[RuntimeRow]) -> list[RuntimeRow]:
+    """Return the row with the highest SQNR, and those within ALIKE_DB of it; none if nothing was
+    compared."""
     measured = [(row, row.accuracy_db) for row in rows if row.accuracy_db is not None]
     if not measured:
-        return
+        return []
     best, best_db = max(measured, key=lambda pair: pair[1])
     alike = []
     for row, accuracy_db in measured:
         if row is not best and (accuracy_db == best_db or accuracy_db > best_db - ALIKE_DB):
-            alike.append(row.label)
-    tie = f", which cannot be distinguished from {', '.join(alike)}" if alike else ""
-    shown = "exact" if best.exact else f"{best.shown_db} dB"
-    yield f"most accurate: {best.label} ({shown}){tie}"
-    if made_inputs := sorted({row.made_inputs for row, _ in measured if row.made_inputs}):
-        yield f"{' and '.join(made_inputs)}: the comparison {MADE_PROVES}"
+            alike.append(row)
+    return [best, *alike]
+
+
+def name_best(group: Group) -> dict[str, str]:
+    """Return what the rows that passed are best at, by label: the figures of the fastest, the
+    smallest and the most accurate one, and of those that cannot be distinguished from it."""
+    best: dict[str, list[str]] = {}
+    for word, find in BEST.items():
+        for row in find(group.green):
+            best.setdefault(row.label, []).append(word)
+    return {label: ", ".join(words) for label, words in best.items()}
+
+
+BEST = {"time": find_fastest, "size": find_smallest, "SQNR": find_most_accurate}
 
 
 def describe_better(group: Group) -> Iterator[str]:
@@ -390,26 +434,31 @@ def make_report(
 
 
 def make_document(report: RuntimesReport) -> Document:
-    """Return the tables, one per model, the pictures of accuracy against time, what differs, and
-    the answers."""
+    """Return the table of all rows, the pictures of accuracy against time, what differs, and the
+    answers. Those of several models, which would be long, are folded, one card per model and
+    SoC."""
     groups = group_rows(report.rows)
-    groups_of: dict[str, list[Group]] = {}
-    for group in groups:
-        groups_of.setdefault(group.model, []).append(group)
-    is_single = len(groups_of) == 1
-    parts: list[Table | Card] = [
-        make_table(peers, names_model=not is_single) for peers in groups_of.values()
-    ]
-    if not groups:
+    is_single = len({group.model for group in groups}) == 1
+    parts: list[Table | Card] = []
+    if groups:
+        parts.append(make_table(groups, names_model=not is_single))
+    else:
         parts.append(Table("models", "", (*KEYS, *FIGURES), ()))
-    for group in groups:
+    for group, text in zip(groups, report.answers, strict=True):
+        title = f"{group.model} on {group.soc}"
         lines = tuple(list_differences(group))
         plot = draw(group)
         lines = lines or (("", "nothing that only one runtime leaves on the CPU or gets wrong"),)
-        if untimed := [row for row in group.rows if row.high_ms is None and row.time_obstacle]:
+        # The sentence says it of those that passed.
+        others = [row for row in group.rows if row not in group.green]
+        if untimed := [row for row in others if row.high_ms is None and row.time_obstacle]:
             lines += (("no time", explain_no_times(untimed, names_all=True).lstrip()),)
-        if len({row.runtime for row in group.rows}) > 1 or plot:
-            parts.append(Card("differences", f"{group.model} on {group.soc}", lines, plot))
+        if not is_single:
+            verdicts = f"{title}: {len(group.green)} of {count(len(group.rows), 'row')} passed"
+            sentence = ("", text.removeprefix(f"{title}: "))
+            parts.append(Card("details", verdicts, (sentence, *lines), plot, is_folded=True))
+        elif len({row.runtime for row in group.rows}) > 1 or plot:
+            parts.append(Card("differences", title, lines, plot))
     for runtime, reason in report.not_run.items():
         parts.append(Card("not run", TITLES[runtime], (("why", reason),)))
     for runtime, names in report.unknown_socs.items():
@@ -422,38 +471,44 @@ def make_document(report: RuntimesReport) -> Document:
     state = Status.FAILED if red or not report.rows else Status.PASSED
     not_run = count(len(report.not_run), "runtime")
     result = f"{count(passed, 'row')} passed, {red} failed, {not_run} not run"
-    return Document("Runtimes", result, tuple(parts), report.answers, state.value)
+    notes = report.answers if is_single else ()
+    return Document("Runtimes", result, tuple(parts), notes, state.value)
 
 
 def make_table(groups: Sequence[Group], *, names_model: bool) -> Table:
-    """Return the table of a model, whose groups are its SoCs: a row per runtime and scheme. One SoC
-    has a column per figure, the verdict below the SoC's name; each of several has one column with
-    all figures. With ``names_model``, the first column is the model, because a terminal shows no
-    titles."""
-    model, socs = groups[0].model, [group.soc for group in groups]
-    cases: dict[tuple[str, str], dict[str, RuntimeRow]] = {}
+    """Return the table of models on SoCs: a row per model, runtime and scheme. One SoC has a column
+    per figure, the verdict below the SoC's name; each of several has one column with all figures.
+    With ``names_model``, the first column is the model, and the last one of a single SoC is what
+    the row is best at, because the sentences of several models are not next to the table."""
+    socs = [*dict.fromkeys(group.soc for group in groups)]
+    cases: dict[tuple[str, str, str], dict[str, RuntimeRow]] = {}
     for group in groups:
         for row in group.rows:
-            cases.setdefault((row.runtime, row.scheme), {})[row.soc] = row
+            cases.setdefault((row.model, row.runtime, row.scheme), {})[row.soc] = row
+    best = {group.model: name_best(group) for group in groups} if names_model else {}
     rows = []
-    for (runtime, scheme), judged in cases.items():
+    for (model, runtime, scheme), judged in cases.items():
         worst = max((row.status for row in judged.values()), key=RANKS.__getitem__)
         keys = (*[model] * names_model, TITLES[runtime], scheme)
         if len(socs) == 1:
-            rows.append(Row((*keys, *judged[socs[0]].figures), worst.value))
+            row = judged[socs[0]]
+            praise = best[model].get(row.label, "") if names_model else ""
+            rows.append(Row((*keys, *row.figures, *[praise] * names_model), worst.value))
         else:
             cells = [show_figures(judged.get(soc)) for soc in socs]
             tones = [judged[soc].status.value if soc in judged else "" for soc in socs]
             rows.append(Row((*keys, *cells), worst.value, (*[""] * len(keys), *tones)))
+    models = {group.model for group in groups}
+    title = count(len(models), "model") if names_model else groups[0].model
     head = (*["model"] * names_model, *KEYS)
     if len(socs) == 1:
         first = len(head)
         numbers = frozenset({first + 1, first + 3, first + 4})
-        head = (*head, socs[0], *FIGURES[1:])
-        title = f"{model} on {socs[0]}"
+        head = (*head, socs[0], *FIGURES[1:], *["best at"] * names_model)
+        title = f"{title} on {socs[0]}"
         return Table(title, "", head, tuple(rows), verdict=first, numbers=numbers)
     caption = f"each cell: {', '.join(FIGURES)}"
-    return Table(model, caption, (*head, *socs), tuple(rows))
+    return Table(title, caption, (*head, *socs), tuple(rows))
 
 
 def show_figures(row: RuntimeRow | None) -> str:

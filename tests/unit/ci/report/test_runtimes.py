@@ -42,6 +42,7 @@ def make_case(
     no_time: str = "",
     made_inputs: str = "",
     device: str = "x",
+    model: str = "net.py:net",
 ) -> Case:
     """A case of a runtime."""
     times: tuple[PredictedTime, ...] = ()
@@ -68,7 +69,7 @@ def make_case(
     judged = JudgementFacts(status=status, sqnr_db=sqnr_db, max_abs=max_abs, findings=findings)
     asked_facts = AskedFacts(made_inputs=made_inputs)
     return Case(
-        model="net.py:net",
+        model=model,
         scheme=scheme,
         soc=soc,
         asked=asked_facts,
@@ -298,6 +299,48 @@ def test_each_soc_has_an_answer_and_one_that_a_runtime_lacks_is_judged_by_the_ot
     assert "cannot be distinguished from ONNX Runtime u8" in first
     assert second.startswith("net.py:net on SM8750: fastest: ExecuTorch 8a8w (3")
     assert "ONNX" not in second
+
+
+def test_several_models_have_one_table_and_their_details_are_folded() -> None:
+    models = ("a.py:net", "b.py:net")
+    report = compare(
+        executorch=[
+            *(make_case("8a8w", FAST, model=model) for model in models),
+            make_case("16a8w", status=RED, model=models[1], no_time="too few"),
+        ],
+        onnxruntime=[
+            make_case("u8", NEAR, size=900, model=models[0]),
+            make_case("u8", SLOW, sqnr_db=50.0, model=models[1]),
+        ],
+    )
+    document = make_document(report)
+    (table,) = document.tables
+    assert (table.title, table.head[0], table.head[-1]) == (
+        "2 models on SM8650",
+        "model",
+        "best at",
+    )
+    found = {(row.cells[0][0], row.cells[2]): (row.tone, row.cells[-1]) for row in table.rows}
+    assert found == {
+        ("a", "8a8w"): ("passed", "time, SQNR"),
+        ("a", "u8"): ("passed", "time, size, SQNR"),
+        ("b", "8a8w"): ("passed", "time, size"),
+        ("b", "16a8w"): ("failed", ""),
+        ("b", "u8"): ("passed", "size, SQNR"),
+    }
+    assert document.notes == ()
+    details = [card for card in document.cards if card.is_folded]
+    assert [card.title for card in details] == [
+        "a.py:net on SM8650: 2 of 2 rows passed",
+        "b.py:net on SM8650: 2 of 3 rows passed",
+    ]
+    for card, answer in zip(details, report.answers, strict=True):
+        assert answer.endswith(f" on SM8650: {card.lines[0][1]}")
+    assert details[1].lines[-1][1].startswith("for ExecuTorch 16a8w (too few)")
+    page = render_document(document)
+    # Closed, as no attribute opens it
+    assert page.count('<details class="finding"><summary>') == len(models)
+    assert page.index("<table") < page.index("<details")
 
 
 def test_what_only_one_runtime_does_is_listed_and_what_was_not_run_says_why() -> None:
