@@ -140,6 +140,12 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def journeys(session: nox.Session) -> None:
+    """Run the tests that type whole commands: users' journeys, and one command per page."""
+    run_tests(session, "test", "tests/journeys", "tests/documented")
+
+
+@nox.session(default=False)
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither torch nor a download."""
     run_tests(session, "unit", "tests/unit", parallel=PER_CPU)

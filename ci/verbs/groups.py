@@ -133,6 +133,7 @@ PURPOSES = (
         (
             Row("", "tests"),
             Row("", "unit", "run the tests that need neither torch nor a download"),
+            Row("", "journeys", "run the tests that type whole commands, as users do"),
             Row("", "stress", "run the tests that kill at random instants, or race"),
             Row("", "lint", "check style, types, imports, workflows and pages"),
             Row("", "test_trained"),

@@ -93,8 +93,8 @@ def choose_all(runs: list[Run]) -> list[Run]:
 
 
 def choose_sample(runs: list[Run]) -> list[Run]:
-    """What ``./nox -s tests`` types: the first command of each page that takes seconds and is tried
-    daily nowhere else, from the root and from below by turns."""
+    """What ``./nox -s journeys`` types: the first command of each page that takes seconds and is
+    tried daily nowhere else, from the root and from below by turns."""
     rows = {run: find_row(run.command) for run in runs}
     quick = [
         run

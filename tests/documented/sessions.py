@@ -310,6 +310,7 @@ ROWS = (
     # -- the project itself --
     SessionRow("tests", "./nox -s tests", run_by=BEFORE),
     SessionRow("lint", "./nox -s lint", run_by=BEFORE),
+    SessionRow("journeys", "./nox -s journeys", "passed", minutes=30),
     SessionRow("unit", "./nox -s unit -- tests/unit/ci/audit", "passed"),
     SessionRow("stress", "./nox -s stress", "passed", minutes=30),
     SessionRow("bench", "./nox -s bench -- emulator", "cold: ... warm: ", minutes=20),

@@ -489,6 +489,7 @@ ROWS = (
     Row("parity -- ", "cmake-only-source", 1, (readers.executorch_below,)),
     # -- the project itself --
     Row("bench -- (emulator|gate|first)", "", slow=60),
+    Row("-s journeys", "passed", slow=30, daily_in=SESSIONS),
     Row("-s stress|stress -- ", "passed", slow=30, daily_in=SESSIONS),
     Row("mutants -- .* --sample", "10 of ... mutants tried", slow=5, daily_in=SESSIONS),
     Row("test_trained -- --model", "bad cases, 0 green", slow=20, daily_in=SESSIONS),

@@ -1,7 +1,7 @@
 """The commands that README.md, CONTRIBUTING.md and docs/ show are typed as a reader would.
 
-``./nox -s tests`` types one per page; ``--every-documented-command`` types all of them, each also
-from a directory below. tests/static/test_documented_commands.py parses those that are not run.
+``./nox -s journeys`` types one per page; ``--every-documented-command`` types all of them, each
+also from a directory below. tests/static/test_documented_commands.py parses those that are not run.
 """
 
 from __future__ import annotations
