@@ -28,7 +28,7 @@ from tests.workflows.workflow import JobResult
 MODEL = "ci/models/suite/mlp.py"
 DOCS = "README.md"
 SHARD = "test_emulator"
-SESSIONS = {"lint", "unit", "tests", SHARD}
+SESSIONS = {"lint", "unit", "tests", "journeys", SHARD}
 
 
 def run_pr(project: Project, **options: Any) -> dict[str, JobResult]:

@@ -13,7 +13,7 @@ from ci.gate.schema import Change, Difference, Kind, Plan
 from tests.stand_ins.small_project import FILES, RULES, Edits, compare, edit
 
 # Those that CI can run.
-SESSIONS = "test_emulator test_onnx tests unit lint build_runner"
+SESSIONS = "test_emulator test_onnx tests journeys unit lint build_runner"
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ def everything(name: str, edits: Edits, why: str) -> Row:
 
 POLICY = "manifests/policies/emulator.toml"
 SUITE = "ci/models/suite"
-UNIT = "tests unit lint"
-LANES = "test_emulator test_onnx tests unit lint"
-EMULATOR = "test_emulator tests unit lint"
+UNIT = "tests journeys unit lint"
+LANES = "test_emulator test_onnx tests journeys unit lint"
+EMULATOR = "test_emulator tests journeys unit lint"
 PYPROJECT = "pyproject.toml"
 
 
@@ -53,7 +53,9 @@ ROWS = [
     Row("a page that is gone", {"docs/emulator.md": None}, "lint"),
     Row("a command of a page", {"docs/emulator.md": "+```sh\nnox -s lint\n```\n"}, "lint"),
     Row(
-        "a model that a page shows", {"docs/emulator.md": "+```python\nx = 1\n```\n"}, "tests lint"
+        "a model that a page shows",
+        {"docs/emulator.md": "+```python\nx = 1\n```\n"},
+        "tests journeys lint",
     ),
     Row("a schema beside the pages", {"docs/schemas/report.json": "[]"}, UNIT),
     # Code
@@ -62,7 +64,7 @@ ROWS = [
     Row("a new model", {f"{SUITE}/gru.py": "import torch\n"}, f"{LANES} build_runner"),
     Row("the cases", {"ci/cases/policy.py": "+x"}, LANES),
     Row("a template", {"ci/report/templates/page.html.j2": "+x"}, f"{LANES} build_runner"),
-    Row("one lane", {"ci/onnx/engine.py": "x = 1\n"}, "test_onnx tests unit lint"),
+    Row("one lane", {"ci/onnx/engine.py": "x = 1\n"}, "test_onnx tests journeys unit lint"),
     everything("a page below ci", {"ci/builds/notes.md": "x"}, "ci/builds/notes.md"),
     Row("what fetches", {"provisioning/files.py": "+x"}, f"{LANES} build_runner"),
     everything(
