@@ -180,6 +180,34 @@ def test_a_descendant_that_starts_while_the_others_are_listed_is_ended(
             parent.kill()
 
 
+@pytest.mark.parametrize("lists_children", [False, True])
+def test_the_usage_of_a_process_is_that_of_its_descendants_too(
+    monkeypatch: pytest.MonkeyPatch, lists_children: bool
+) -> None:
+    monkeypatch.setattr(usage, "LISTS_CHILDREN", usage.LISTS_CHILDREN and lists_children)
+    # A child of another thread than the main one, which uses 32 MiB and half a second.
+    used = "import time; data = b'x' * (32 << 20); exec('while time.process_time() < 0.5: pass'); "
+    child = f"import subprocess; {used} "
+    child += "subprocess.Popen(['sleep', '600']); print('used', flush=True); time.sleep(600)"
+    code = "import subprocess, sys, threading, time; start = lambda: subprocess.run("
+    code += f"[sys.executable, '-c', {child!r}]); "
+    code += "threading.Thread(target=start).start(); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdout
+            assert parent.stdout.readline() == b"used\n"
+            measured = usage.read_usage(parent.pid)
+            pids = [process.pid for process in list_descendants(parent.pid)]
+            assert len(pids) == 3
+            assert [*measured.pids] == pids
+            assert measured.resident_bytes > 32 << 20
+            assert measured.cpu_s >= 0.5
+        finally:
+            end_descendants(parent.pid)
+            parent.kill()
+    assert usage.read_usage(parent.pid) == usage.Usage()
+
+
 def test_all_output_before_the_end_of_a_process_is_returned() -> None:
     code = "import os; [os.write(1, b'%07d\\n' % n) for n in range(100_000)]"
     ended = run_process([sys.executable, "-c", code])
