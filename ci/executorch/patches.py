@@ -1,4 +1,4 @@
-"""Patches of torch, torchao and ExecuTorch that save time: seven for every lowering, which do not
+"""Patches of torch, torchao and ExecuTorch that save time: ten for every lowering, which do not
 change the resulting programs, and one for the search for faults.
 
 Each patch lists the versions for which it is verified. With other versions it is disabled;
@@ -13,21 +13,24 @@ import importlib
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from operator import getitem
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import GraphModule
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource
 
 from ci.cases.forked import still_tqdm
 from ci.executorch.bytecode import end_compiling
+from ci.models.exports import take_export
 from ci.models.model import Model
 from ci.models.schemes import Scheme
 from provisioning.documents import read_text
@@ -98,9 +101,7 @@ def remove_functionalized(program: Any) -> Any:
     """Do what the function of FUNCTIONALIZED does to a program."""
     higher = torch.ops.higher_order
     kinds = (higher.auto_functionalized, higher.auto_functionalized_v2)
-    modules = program.graph_module.modules()
-    graphs = [module.graph for module in modules if isinstance(module, GraphModule)]
-    if any(node.target in kinds for graph in graphs for node in graph.nodes):
+    if has_target(program.graph_module, kinds):
         return load_functionalized().unsafe_remove_auto_functionalized_pass(program)
     # What it does to a program without such an operator.
     with program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook()):
@@ -190,6 +191,38 @@ def materialize_once() -> None:
 COMPOSITE = "CompositeImplicitAutograd"
 
 
+def skip_empty_decompositions() -> None:
+    """Make torch return a program that it has decomposed before, unless one of its operators is in
+    the new table.
+
+    For a partitioner such as QNN's, ExecuTorch decomposes each program three times: first with an
+    empty table, which makes the program functional, and then with two tables that have almost
+    nothing left to do. Each time, the whole program is traced again.
+    """
+    # ExecuTorch 1.5.1 skips the second one for the same reason, but only for other partitioners
+    # (_gen_edge_manager_for_partitioners in exir/program/_program.py). The names of nodes, which
+    # another trace would make again, do not matter: ExecuTorch's next pass makes all of them anew.
+    original = torch.export.ExportedProgram.run_decompositions
+    decomposed: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def run_decompositions(program: Any, decomp_table: Any = None, **options: Any) -> Any:
+        is_repeated = program in decomposed and decomp_table is not None and not options
+        if is_repeated and not has_target(program.graph_module, decomp_table):
+            return program
+        result = original(program, decomp_table, **options)
+        decomposed.add(result)
+        return result
+
+    torch.export.ExportedProgram.run_decompositions = run_decompositions
+
+
+def has_target(module: GraphModule, targets: Container[Any]) -> bool:
+    """Return whether a module or one of its submodules calls one of the ``targets``."""
+    graphs = [part.graph for part in module.modules() if isinstance(part, GraphModule)]
+    nodes = (node for graph in graphs for node in graph.nodes)
+    return any(node.op == "call_function" and node.target in targets for node in nodes)
+
+
 def register_fast() -> None:
     """Make torch register Python kernels without evaluating annotations.
 
@@ -260,6 +293,50 @@ def has_divided_norm(module: GraphModule) -> bool:
     return any(node.target is torch.ops.aten.div.Tensor for node in near)
 
 
+def export_graphs_directly() -> None:
+    """Make torch.export trace a graph by running it, even where ``strict`` is asked for.
+
+    ExecuTorch exports a quantized model again when it lowers it. Dynamo, which follows the control
+    flow of Python code, takes more than half of that time, but a graph has no control flow.
+    """
+    # With and without dynamo, the exported graphs have the same nodes, names and origins. Only the
+    # order of their parameters differs, and parameters that quantization replaced are still there;
+    # ExecuTorch removes those (remove_unused_parameters_pass).
+    export = torch.export.export
+
+    def trace(module: Any, *args: Any, **options: Any) -> Any:
+        if options.get("strict") and isinstance(module, GraphModule) and is_flat(module):
+            with suppress(Exception):  # otherwise torch reports why it cannot be exported
+                return export(module, *args, **{**options, "strict": False})
+        return export(module, *args, **options)
+
+    torch.export.export = trace
+
+
+def is_flat(module: GraphModule) -> bool:
+    """Return whether a graph calls only operators, and neither modules nor other graphs."""
+    return all(
+        isinstance(node.target, OpOverload) or node.target is getitem
+        for node in module.graph.nodes
+        if node.op not in {"placeholder", "get_attr", "output"}
+    )
+
+
+def export_once() -> None:
+    """Make torch.export return the program that an analysis has exported of the same module for the
+    same inputs. ExecuTorch would export a float model again when it lowers it."""
+    export = torch.export.export
+
+    def take_or_export(module: Any, args: Any, *further: Any, **options: Any) -> Any:
+        # Other options, and an export that records gradients, may lead to another program.
+        asked = {name: value for name, value in options.items() if value is not None}
+        is_plain = asked == {"strict": True} and not further and not torch.is_grad_enabled()
+        program = take_export(module, args) if is_plain else None
+        return export(module, args, *further, **options) if program is None else program
+
+    torch.export.export = take_or_export
+
+
 def export_without_dynamo() -> None:
     """Make torch.export trace a module by running it, even where ``strict`` is asked for. Only the
     search for faults uses this patch. Dynamo takes a third of the time of its lowerings, but its
@@ -287,6 +364,9 @@ PATCHES = (
     Patch(write_code_late),
     Patch(share_provenance),
     Patch(materialize_once),
+    Patch(skip_empty_decompositions),
+    Patch(export_graphs_directly),
+    Patch(export_once),
     Patch(register_fast),
     Patch(read_vendor),
     Patch(skip_training_patterns),

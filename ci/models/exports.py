@@ -50,3 +50,10 @@ def export_module(module: nn.Module, inputs: Inputs, *, strict: bool) -> Any:
                     program = torch.export.export(module, copy_inputs(inputs), strict=False)
         exports[strict] = Export(inputs, program)
     return exports[strict].program
+
+
+def take_export(module: nn.Module, inputs: Inputs) -> Any:
+    """Return the last strict export of a module for these inputs, for a caller that changes it, or
+    None if there is none. The next ``export_module`` exports the module again."""
+    exports = _exports.get(module, {})
+    return exports.pop(True).program if True in exports and exports[True].fits(inputs) else None

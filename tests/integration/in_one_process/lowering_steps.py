@@ -49,10 +49,12 @@ from ci.cases.forked import MAX_RAISED, describe_error  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch.toolchain import EXECUTORCH, list_places  # noqa: E402
 from ci.facts.finding import Origin  # noqa: E402
+from ci.models.exports import export_module  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
 from ci.models.model import Model  # noqa: E402
 from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
+from ci.models.user_code import find_origin  # noqa: E402
 from ci.models.user_models import ReferencePolicy, Source  # noqa: E402
 from ci.report.schema import Footprint  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
@@ -171,6 +173,99 @@ def test_the_search_for_faults_exports_without_dynamo(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.export, "export", lambda *arguments, **options: (arguments, options))
     patches.export_without_dynamo()
     assert torch.export.export(1, strict=True, kwargs=2) == ((1,), {"strict": False, "kwargs": 2})
+
+
+def relu_module(*, nested: bool) -> Any:
+    """A graph module that calls relu itself, or in another graph module."""
+    inner = trace(torch.ops.aten.relu.default)
+    if not nested:
+        return inner
+    outer = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
+    outer.add_submodule("inner", inner)
+    outer.graph.output(outer.graph.call_module("inner", (outer.graph.placeholder("x"),)))
+    outer.recompile()
+    return outer
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_target_is_found_in_a_graph_and_in_those_that_it_calls(nested: bool) -> None:
+    module, relu = relu_module(nested=nested), torch.ops.aten.relu.default
+    assert patches.has_target(module, {relu: None})
+    assert not patches.has_target(module, {torch.ops.aten.sigmoid.default: None})
+    assert patches.is_flat(module) != nested
+
+
+def test_a_program_is_decomposed_again_only_if_that_changes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program_class = torch.export.ExportedProgram
+    decompose = program_class.run_decompositions
+    monkeypatch.setattr(program_class, "run_decompositions", decompose)
+    patches.skip_empty_decompositions()
+    exported = torch.export.export(torch.nn.Softmax(-1).eval(), (torch.ones(1, 4),))
+    table = torch.export.default_decompositions()
+    functional = exported.run_decompositions({})
+    assert functional is not exported
+    assert "aten.softmax.int" in str(functional.graph)
+    core = functional.run_decompositions(table)
+    assert "aten._softmax.default" in str(core.graph)
+    assert core.run_decompositions(table) is core
+    assert str(decompose(core, table).graph) == str(core.graph)
+    assert core.run_decompositions() is not core  # without a table, torch chooses one
+
+
+def list_calls(program: Any) -> list[tuple[Any, ...]]:
+    """The calls of an exported program: name, operator, arguments, place in the model."""
+    calls = (node for node in program.graph.nodes if node.op == "call_function")
+    return [(node.name, node.target, str(node.args), find_origin(node)) for node in calls]
+
+
+def test_a_quantized_model_is_exported_without_dynamo_to_the_same_graph(
+    quantized: tuple[Model, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model, converted), export, strict = quantized, torch.export.export, list[bool]()
+
+    def record(*arguments: Any, **options: Any) -> Any:
+        strict.append(options["strict"])
+        return export(*arguments, **options)
+
+    monkeypatch.setattr(torch.export, "export", record)
+    patches.export_graphs_directly()
+    traced = torch.export.export(converted, model.evaluation[0], strict=True)
+    assert list_calls(traced) == list_calls(export(converted, model.evaluation[0], strict=True))
+    torch.export.export(torch.nn.ReLU(), (torch.ones(1),), strict=True)
+    torch.export.export(relu_module(nested=True), (torch.ones(1),), strict=True)
+    assert strict == [False, True, True]
+
+
+def test_a_graph_that_cannot_be_exported_gets_the_error_of_a_strict_export(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any, strict: bool) -> Any:
+        raise ValueError(f"strict={strict}")
+
+    monkeypatch.setattr(torch.export, "export", refuse)
+    patches.export_graphs_directly()
+    with pytest.raises(ValueError, match="strict=True"):
+        torch.export.export(relu_module(nested=False), (torch.ones(1),), strict=True)
+
+
+def test_an_export_of_an_analysis_is_used_once_for_the_lowering(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.export, "export", torch.export.export)
+    patches.export_once()
+    module, inputs = torch.nn.ReLU().eval(), (torch.ones(1, 4),)
+    program = export_module(module, inputs, strict=True)
+    with torch.no_grad():
+        options = {"strict": True, "dynamic_shapes": None}
+        assert torch.export.export(module, (torch.ones(1, 4),), **options) is not program
+        assert torch.export.export(module, inputs, strict=False) is not program
+        assert torch.export.export(module, inputs, **options) is program
+        assert torch.export.export(module, inputs, **options) is not program
+    again = export_module(module, inputs, strict=True)
+    assert again is not program
+    assert torch.export.export(module, inputs, strict=True) is not again  # records gradients
 
 
 def double(x: Any) -> None:
