@@ -37,7 +37,7 @@ NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
 # point, which has a RING.
 NAME_HEIGHT, LETTER_WIDTH, GAP, RING = 20.0, 9.5, 10.0, 9.0
 ROUNDING = 1e-6  # of sums of such sizes
-ABOVE, LEFT, RIGHT = 15.0, 70.0, 30.0  # what the picture has beside its axes, see parts.html.j2
+ABOVE, LEFT, RIGHT = 15.0, 80.0, 30.0  # what the picture has beside its axes, see parts.html.j2
 LESS_BYTES = 0.95  # of a program's size, from which on another one is called smaller
 ALIKE_DB = 1.0  # SQNRs that differ by less are not distinguished
 
