@@ -1,5 +1,5 @@
 """The page of ``test`` has the figures that each runtime's own verb reports alone, for real models:
-a red one, a quantized one, one with an operator on the CPU, one of several outputs."""
+a red one, and one of several outputs with an operator on the CPU; in float and quantized."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from tests.integration.conftest import MakeOnce
 from tests.stand_ins.runs import JUDGED, ROOT, run_to_end
 
 pytestmark = [pytest.mark.emulator, pytest.mark.nightly]
-MODELS = [
-    f"tests/realistic/{name}"
-    for name in ("lost.py:positions", "lost.py:twice", "causes.py:radial", "sequences.py:router")
-]
+MODELS = [f"tests/realistic/{name}" for name in ("lost.py:positions", "sequences.py:router")]
+SCHEMES = ("fp16", "8a8w")
 CHOSEN = [word for model in MODELS for word in ("--model", model)]
 SOC = "SM8650"
 # The titles of the lanes' columns, of which the nodes on the CPU are all that are not delegated.
@@ -96,6 +94,7 @@ def common(make_once: MakeOnce) -> Figures:
 
     def judge(folder: Path) -> None:
         words = [sys.executable, "-m", "ci", "test", *CHOSEN, "--reports", str(folder)]
+        words += [word for scheme in SCHEMES for word in ("--scheme", scheme)]
         for name, python in pythons.items():
             words += ["--runtime", name, "--python", f"{name}={python}"]
         run_to_end(words, timeout_s=3000, codes=JUDGED)
@@ -113,6 +112,10 @@ def test_the_common_page_has_the_figures_of_the_lane_alone(
         pytest.skip(f"no environment for {TITLES[runtime]}: ./nox -s test makes one")
     verb = RUNTIMES[runtime].verb
     words = [python, "-m", "ci", verb, *CHOSEN, "--estimate", "--reports", str(tmp_path)]
+    words += [
+        word for name in RUNTIMES[runtime].find_schemes(SCHEMES) for word in ("--scheme", name)
+    ]
+    words += ["--diagnose", "0"]  # no figure depends on experiments
     run_to_end(words, timeout_s=3000, codes=JUDGED, env={**os.environ, "PYTHONPATH": str(ROOT)})
     alone = dict(read_lane(tmp_path / verb.replace("-", "_") / "index.html", runtime))
     shared = {key: figures for key, figures in common.items() if key[1] == runtime}
