@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -361,6 +362,14 @@ def test_any_line_ending_encoding_or_chunk_size_of_a_log_gives_the_same_cause(
     if size == 1:
         parts = [log[:2], *parts[2:]]
     assert names(explain("log", parts, RULES).causes) == ["stub-mismatch"]
+
+
+def test_the_expressions_of_rules_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = "\n".join(rule.matches for rule in RULES)
+    first = names(explain_text(log, RULES).causes)
+    compiler = "sre_compile" if sys.version_info < (3, 11) else "re._compiler"
+    monkeypatch.setattr(f"{compiler}.compile", None)
+    assert names(explain_text(log, RULES).causes) == first
 
 
 def test_the_time_of_explain_grows_linearly_with_the_log() -> None:
