@@ -238,8 +238,8 @@ def list_words(text: bytes) -> bytes:
     return b" ".join(words)
 
 
-# Python itself keeps 512 expressions. With more rules than that, a log in which many of them look at
-# lines had them compiled again and again, which took half of the time.
+# Python itself keeps 512 expressions. With more rules than that, a log in which many of them look
+# at lines had them compiled again and again, which took half of the time.
 compile_once = functools.lru_cache(maxsize=4096)(re.compile)
 
 
