@@ -41,7 +41,6 @@ ROWS = (
         "build the APK and pass it; for libraries laid out as on a device, use ",
     ),
     ("inspect program.pte --load", "add --qnn-runtime, --soc or both"),
-    ("inspect net.onnx --runtime litert", "leave out --runtime"),
     ("judge judged", "wrote for --keep-artifacts"),
     ("lock executorch --from net.onnx", "omit --from"),
     ("parity --source folder/gone", "pass a checkout with --source"),
@@ -59,7 +58,6 @@ ROWS = (
     ("test-emulator --model mlp --reports net.onnx/x", "pass a writable directory with --reports"),
     ("test-emulatr", "--help` lists the verbs"),
     ("update qnn-sdk --cooldown 3", "leave out --cooldown"),
-    ("upgrade-report executorch==1.2.0 executorch==1.5.1 --model mlp", "in a checkout, run "),
     ("build direct --source tree", "add --soc, such as SM8750"),
     ("build direct --source tree --soc SM8450 --dsp-type 0", "use --dsp-type 3"),
     ("build runner --profile emulator", "omit --profile: this target does not use one"),
@@ -115,70 +113,259 @@ ROWS = (
     ("test-litert --scheme 8a8w", "pass --scheme fp16"),
     ("test-litert --model net.py:factory --scheme asis", "or quantize the model with LiteRT's"),
     ("test-llm --program net.pte --scheme fp16", "leave out --scheme, and pass at most one --soc"),
-    (
-        "test-llm --prompt 'Ben has a blue boat. The boat sails far. Ben has a blue boat.'",
-        "pass a shorter prompt, a larger --context or a smaller --prefill",
-    ),
-    (
-        "test-llm --weights weights.bin --tokenizer small.bin",
-        "pass the tokenizer that was published with the weights to --tokenizer",
-    ),
     ("test-llm --max-perplexity 5", "pass the text to measure with --text"),
     ("test-llm --bundle folder --soc SM8650 --soc SM8750", "pass at most one --soc"),
     ("test-onnx --model net.onnx --direct --embed-mode 0", "leave out --embed-mode"),
     ("test-onnx", "to export these models to ONNX, run "),
     ("test-onnx --model net.tflite", "if a policy also has other models, choose these"),
     ("upgrade-report qnn==1 qnn==2 --matrix", "pass a wheel to --with, or an SDK to --sdk"),
+    ("test-onnx --policy lowered.toml", "test this model with `qnn-ci test-emulator`"),
+    (
+        "test-emulator --policy prepared.toml --backend gpu",
+        "use --model to choose models without these options",
+    ),
+    ("test-litert --policy eight.toml", "or pass another one, such as --scheme fp16"),
+    ("estimate --calibrate judged", "pass the report of test_emulator with --estimate and"),
+    ("test-llm --model stories260k --offline", "omit --offline, or set QNN_CI_STORIES260K to"),
+    ("mend --apply --policy inline.toml --model m", "write it so, or leave out --apply, which"),
+    (
+        "stage --soc SM8650 --runner runner.so --runtime skels --out out",
+        "pass a directory with this library to --runtime, which may be repeated",
+    ),
+    (
+        "stage --soc SM8750 --runner runner.so --runtime v75 --out out",
+        "pass an SDK to --runtime, or qnn-runtime-aarch64, which contains",
+    ),
+    (
+        "test-emulator --model mlp --scheme fp16 --keep-artifacts kept",
+        "move the directory away, or pass another one to --keep-artifacts",
+    ),
+    ("mend --model net.onnx --output users", "; or pass another directory to --output"),
+    (
+        "test-emulator --model mlp --runner cpp --adaptor overlay",
+        "leave out --runner, or pass the qnn_executor_runner that ",
+    ),
+    ("test-emulator --policy lpai.toml --backend lpai", "accepts qnn_executor_runner's flags"),
+    ("test-emulator --gone", "see `qnn-ci test-emulator --help`"),
+    (
+        "build android --source checkout --executorch 1.2.0",
+        "omit --executorch, or set --source to a checkout of that version",
+    ),
+    ("build aot --source checkout --python ./isolated", "or add --install none"),
+    (
+        "sign libQnnHtpV75Skel.so --signer ./waits --timeout 1",
+        "or raise the limit with --timeout",
+    ),
+    (
+        "sign libQnnHtpV75Skel.so --signer './elsewhere {input} {output}'",
+        "correct --signer: {input} is the file to sign",
+    ),
+    (
+        "sign libQnnHtpV75Skel.so --hexagon-sdk hexagon --signer-python ./broken",
+        "to a Python older than 3.12, or omit both",
+    ),
+    ("sign --lpai-arch v6 --qnn-sdk old", "and pass its directory with --qnn-sdk"),
 )
-
-# Where fixes are printed that no row prints, and why.
-UNTYPED = {
-    "ci/builds/": "needs sources of ExecuTorch, an SDK and compilers",
-    "ci/litert/plugin.py": "needs a model that LiteRT's plugin refuses",
-    "ci/cases/limited.py": "needs a model that prints or hangs",
-    "ci/cases/pipeline.py": "needs a program that was lowered",
-    "ci/cases/qnn_files.py": "needs a QNN of another version",
-    "ci/device/bundle.py": "needs libraries of an SDK; the tests of staging print it",
-    "ci/device/runner.py": "needs a device; tests/integration/device/test_verbs.py types --wait",
-    "ci/images/build.py": "needs a Docker engine",
-    "ci/inspect/compat.py": "a line of an answer, not a fix of an error",
-    "ci/latency/calibrate.py": "needs a report with times of a device",
-    "ci/litert/": "needs ai-edge-litert",
-    "ci/llm/bundle_case.py": "needs a bundle",
-    "ci/llm/lowering.py": "needs a model that was quantized",
-    "ci/llm/subject.py": "needs a download, or a model that takes too long",
-    "ci/mend/policy.py": "needs a model that was mended",
-    "ci/onnx/": "needs onnx",
-    "ci/parity/trees.py": "needs a sparse checkout of git",
-    "ci/report/claim.py": "needs another run that writes to the same directory",
-    "ci/signing/selection.py": "needs an old SDK",
-    "ci/signing/": "needs a signer that fails, or a machine without adb",
-    "ci/upstream/": "needs ExecuTorch's tests",
-    "ci/verbs/build.py": "needs an SDK: it is printed after all is provisioned",
-    "ci/verbs/deploy.py": "needs a phone or a board that answers",
-    "ci/verbs/lanes/emulator.py": "needs a runner",
-    "ci/verbs/mend.py": "needs a model that was mended",
-    "provisioning/artifacts/pins.py": "needs an archive that differs from its pin",
-    "provisioning/artifacts/provision.py": "needs a download that differs from its lock",
-    "provisioning/artifacts/sources/": "needs a server",
-    "provisioning/console/command.py": "argparse prints it, with --help",
-    "provisioning/doctor/": "needs an SDK of the user",
-    "provisioning/store/": "needs a full disk",
+# Rows that need a package which an environment may lack.
+ROWS_WITH = {
+    "executorch": (
+        ("upgrade-report executorch==1.2.0 executorch==1.5.1 --model mlp", "in a checkout, run "),
+    ),
+    "onnx": (
+        ("inspect net.onnx --runtime litert", "leave out --runtime"),
+        (
+            "test-onnx --model quantized.onnx --scheme u8",
+            "pass --scheme asis, which replaces the schemes of a policy",
+        ),
+        ("test-onnx --policy quantized.toml", "write asis, or pass --scheme asis"),
+        (
+            "test-onnx --policy mixed.toml",
+            "remove the mixture: the types that the file contains are shown by --list",
+        ),
+    ),
+    "flatbuffers": (
+        (
+            "test-litert --model compiled.tflite",
+            "from which it was compiled; `qnn-ci inspect compiled.tflite` describes it",
+        ),
+    ),
+    "sentencepiece": (
+        (
+            "test-llm --bundle compiled.litertlm --soc SM8750",
+            "pass the --soc that it was compiled for, or compile it again",
+        ),
+    ),
+    "torch": (
+        (
+            "test-llm --prompt 'Ben has a blue boat. The boat sails far. Ben has a blue boat.'",
+            "pass a shorter prompt, a larger --context or a smaller --prefill",
+        ),
+        (
+            "test-llm --weights weights.bin --tokenizer small.bin",
+            "pass the tokenizer that was published with the weights to --tokenizer",
+        ),
+    ),
 }
-# Single fixes that no row prints, and why.
-LEFT = {
-    "pass --base a revision that shares history with the head": "nobody knows the revision",
+
+HINTS = "tests/unit/ci/verbs/test_hints_are_typed.py"
+ARTIFACTS = "tests/unit/provisioning/artifacts/test_verbs.py"
+SUITE = "tests/integration/upstream/test_fake_suite.py"
+BUNDLES = "tests/integration/llm/test_bundles.py"
+DEVICES = "tests/integration/device/test_verbs.py"
+LACKING = f"{HINTS}::test_no_hint_of_a_refusal_that_needs_more_than_files_ends_in_another_one"
+# What a fix has in braces differs from call to call. These are typed by the row of a command, or by
+# a test of their own.
+TYPED_BY = {
+    "pass --scheme {counterpart or names[0]}": "test-emulator --scheme u8",
+    (
+        "pass --scheme {matching_scheme}, which replaces the schemes of a policy"
+    ): "test-onnx --model quantized.onnx --scheme u8",
+    (
+        "write {matching_scheme}, or pass --scheme {matching_scheme}"
+    ): "test-onnx --policy quantized.toml",
+    (
+        "remove {scheme}, or pass another one, such as --scheme {able[0]}"
+    ): "test-litert --policy eight.toml",
+    (
+        "pass the model from which it was compiled; `qnn-ci inspect {name}` describes it"
+    ): "test-litert --model compiled.tflite",
+    (
+        "omit --offline, or set {variable} to a directory with the file"
+    ): "test-llm --model stories260k --offline",
+    "{hint}see `{self.prog} --help`": "test-emulator --gone",
+    "pass --rev HEAD, or run `git sparse-checkout disable`": LACKING,
+    "pass --base a revision that shares history with the head": LACKING,
+    "wait until it has ended, or pass another directory with --reports": LACKING,
+    "install platform-tools, or pass the SoC's serial number with --testsig": LACKING,
+    "pass another directory to --output, or --force, which renames the old policy": LACKING,
+    (
+        "pass all three parts of the runtime's version (--qnn-runtime {newest})"
+    ): f"{HINTS}::test_a_version_in_two_parts_is_asked_for_in_three",
     (
         "rename it, pass another file to --policy, or `--policy default` to test this project's own"
         " suite"
-    ): "test_hints_are_typed types it in a directory with such a policy",
-    "pass --scheme {counterpart or names[0]}": "rows print it with a scheme",
-    "pass --scheme {matching_scheme}, which replaces the schemes of a policy": "a quantized file",
-    "write {matching_scheme}, or pass --scheme {matching_scheme}": "needs a quantized file",
-    "remove {scheme}, or select other schemes with --scheme, such as {able[0]}": "edits a policy",
-    "use --model to choose models without these options": "nobody knows the models",
-    "test this model with `qnn-ci test-emulator`": "an option of a lowering in a policy",
-    "pass the --soc that it was compiled for, or compile it again": "needs a bundle",
+    ): f"{HINTS}::test_a_policy_that_is_a_directory_is_replaced_by_another",
+    **dict.fromkeys(
+        (
+            "run `qnn-ci lock {request.name}` to see every difference",
+            "change the manifest by hand, then run `qnn-ci lock {job.request.name} --write`",
+            "free some space, run `qnn-ci cache gc`, or set {HOME_VARIABLE}",
+        ),
+        f"{ARTIFACTS}::test_hints_about_a_lock_a_version_and_a_full_disk_are_typed",
+    ),
+    **dict.fromkeys(
+        ("pass --wait SECONDS to wait for a device", "pass --wait SECONDS to wait for the device"),
+        f"{DEVICES}::test_deploy_waits_for_a_device_in_use_only_with_wait",
+    ),
+    **dict.fromkeys(
+        (
+            "pass another directory with --place, or remove this one on the device",
+            "free space on the device, or pass another directory with --place",
+            "pass the --place with which the bundle was deployed",
+        ),
+        f"{DEVICES}::test_another_place_is_the_cure_of_one_that_cannot_be_used",
+    ),
+    (
+        "leave out --last-failed to run all tests again"
+    ): f"{SUITE}::test_references_and_program_get_what_the_test_gave",
+    **dict.fromkeys(
+        ("pass --prompt", "pass a shorter --prompt"),
+        f"{BUNDLES}::test_a_prompt_or_metadata_that_does_not_fit_a_bundle_is_refused",
+    ),
+}
+SDK = "needs a QNN SDK from Qualcomm's website, which demands an account"
+ON_A_CARD = "printed on a card of a report: a test of the room compares it, and none types it"
+# Fixes that no test types, and why.
+LEFT = {
+    (
+        "git -C {source} submodule update --init --recursive {' '.join(missing)}"
+    ): "git fetches from GitHub",
+    (
+        "pass a newer SDK with --sdk, or build an ExecuTorch that works with this one"
+        " (docs/reference/pairs.md)"
+    ): SDK,
+    "pass such an SDK with --sdk, or provision the profile direct-lpai": SDK,
+    "build the adaptor for this Python, with --python and --clean": SDK,
+    "install torch there, or add --no-proof to only import the adaptor": SDK,
+    "remove -D options about Python, and build with --clean": SDK,
+    (
+        "build qnn_executor_runner with `qnn-ci build runner --source CHECKOUT` and the same --sdk,"
+        " and pass it as --runner"
+    ): SDK,
+    "run `qnn-ci {'build', 'aot', '--sdk', str(sdk.root))}": SDK,
+    (
+        "build with --release, or look for large unneeded parts with `nm --size-sort`"
+    ): "no build of this project exceeds its limit",
+    ("call it in Python by itself, and let it return; raise --timeout-s if it is slow"): ON_A_CARD,
+    (
+        "set --runner to a command that runs it on such a device; the program is kept next to the"
+        " report, in qnn/{self.spec.slug}"
+    ): "needs a device whose GPU or LPAI runs the program",
+    "use a smaller model, or raise --timeout-s": "needs weights that are read for minutes",
+    (
+        "choose another directory for --keep-artifacts, on a disk with enough free space"
+    ): "needs a disk that becomes full during a run",
+    (
+        "run without --saver: this QNN version writes another format, or Saver was stopped"
+    ): "needs a QNN whose Saver writes another format",
+    (
+        "`qnn-ci {'inspect', str(program), '--soc', soc)} shows every check"
+    ): "the doctor names what is known to fail before; tests/unit/ci/device compares the message",
+    **dict.fromkeys(
+        (
+            "check that the engine can start a container: `docker run --rm {base} true`",
+            (
+                "give the engine access to the registry or to a mirror, or load the image into the"
+                " engine and pass its name with --base"
+            ),
+        ),
+        "needs a Docker engine that fails",
+    ),
+    **dict.fromkeys(
+        (
+            "--keep-artifacts keeps QNN's messages, as plugin.stdout.log",
+            "--keep-artifacts keeps its messages, as plugin.stderr.log",
+            (
+                "change or quantize these operators in another way; --keep-artifacts keeps all"
+                " messages, as plugin.stderr.log"
+            ),
+            "change the model, or raise --timeout-s",
+            (
+                "quantize the model, or use another SoC; --keep-artifacts keeps QNN's reasons, as"
+                " plugin.stdout.log"
+            ),
+            "use a longer prompt, or a smaller --prefill",
+            "choose a scheme that quantizes, such as --scheme u8, or another SoC",
+            (
+                "write its definition into the model, which `qnn-ci mend` does with a Mish in an"
+                " .onnx file; or use the model without a context"
+            ),
+        ),
+        ON_A_CARD,
+    ),
+    (
+        "use a --prompt after which more steps have one token that is far better than others"
+    ): "nobody knows such a prompt for a bundle whose controls are accepted",
+    (
+        "compile it first: `test_onnx` with --keep-artifacts keeps the context model"
+    ): "a line of an answer; docs/guides/onnx.md types it",
+    (
+        "pass an SDK that contains it with --sdk, or omit the option for the backend"
+    ): "printed after the provisioning; tests/unit/ci/onnx compares it",
+    (
+        "if the signer is known to use such keys, pass --accept-unrecognised"
+    ): "needs a signer with keys of an unknown kind; tests/unit/ci/signing compares it",
+    (
+        "install Python 3.11 (`uv python install 3.11`), or pass a Python older than 3.12 with"
+        " --signer-python or {PYTHON_VARIABLE}"
+    ): "needs a machine without a Python older than 3.12",
+    (
+        "check --filter, -k and --deselect; names are such as"
+        " TestQNNQuantizedOperator::test_qnn_backend_relu"
+    ): "needs ExecuTorch's tests; docs/guides/upstream.md types --filter",
+    (
+        "change the manifest by hand, then run `qnn-ci lock {name} --write`"
+    ): "needs a manifest of this project that is damaged",
     (
         "`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
     ): "needs a red model; the README's is mended by its command",

@@ -63,9 +63,10 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
         set_by_option("EXECUTORCH_ROOT", str(request.source), "--source")
     located = locate_artifacts(target.profile, progress)
     source = located.find_root(SOURCE)
+    versions = {item.name: item.version for item in located.artifacts}
+    # First, because no fix of what follows is of use with the checkout of another version.
+    request.require_version(versions.get(SOURCE, ""))
     if source and request.lays_over and target.installs:
-        versions = {item.name: item.version for item in located.artifacts}
-        # First, because no fix of what follows is of use with the checkout of another version.
         installed = ask_python(request.python).distributions["executorch"]
         require_same_version(request.python, installed, versions[SOURCE])
     submodules = list_needed_submodules(target, request, source) if source else ()

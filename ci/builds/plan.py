@@ -18,11 +18,12 @@ import msgspec
 
 from ci.builds.targets import CompilerChoice, Stage, Target, fill_placeholders
 from ci.builds.toolchains import Compilers, Tools
-from provisioning.errors import UnfitError
+from provisioning.errors import UnfitError, UsageError
 from provisioning.quoting import script_words
 from provisioning.store.collect import ORIGIN
 from provisioning.store.lock import HeldLock
 from provisioning.store.store import store_home
+from provisioning.versions import is_same
 
 
 class Place:
@@ -90,6 +91,7 @@ class BuildRequest:
     first. ``extras`` are the values of --with, and ``defines`` are the -D options, with names that
     may include a type. If ``doctor`` is false, the doctor is not run. ``lays_over`` is whether the
     adaptor is to be laid over the executorch package that is installed for ``python``.
+    ``executorch`` is the version that the sources must have, or "" for any.
     """
 
     source: Path | None = None
@@ -104,6 +106,7 @@ class BuildRequest:
     doctor: bool = True
     packages: bool = True
     lays_over: bool = False
+    executorch: str = ""
 
     @property
     def named(self) -> dict[str, str]:
@@ -113,6 +116,16 @@ class BuildRequest:
     def turns_off(self, option: str) -> bool:
         """Return whether the user's -D options switch a CMake option off, by CMake's rules."""
         return self.named.get(option, "ON").upper() in CMAKE_FALSE
+
+    def require_version(self, version: str) -> None:
+        """Raise UsageError if the sources, which are ExecuTorch ``version``, must be another one.
+        It is "" if there are none yet."""
+        if version and self.executorch and not is_same(version, self.executorch):
+            raise UsageError(
+                f"--executorch is {self.executorch}, but the sources to build are ExecuTorch"
+                f" {version}",
+                fix="omit --executorch, or set --source to a checkout of that version",
+            )
 
 
 @dataclass(frozen=True)

@@ -339,7 +339,7 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     raise UsageError(
         f"{key}: {scheme}{mixed} cannot be tested here",
         why=f"{only} {', '.join(lane.schemes)}",
-        fix=f"remove {scheme}, or select other schemes with --scheme, such as {able[0]}",
+        fix=f"remove {scheme}, or pass another one, such as --scheme {able[0]}",
     )
 
 

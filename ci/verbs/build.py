@@ -44,7 +44,6 @@ from provisioning.files import write_json
 from provisioning.manifest.reader import read_policy, read_profile
 from provisioning.quoting import shell_words
 from provisioning.store.store import store_home
-from provisioning.versions import is_same
 
 PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = {
     Origin.CHECKOUT: prepare_checkout,
@@ -61,7 +60,6 @@ class BuildCall:
     reports: Path
     check: bool  # only check what a build needs
     dry_run: bool  # only print its commands
-    executorch: str  # the version that the sources must have; "" for any
     install: str  # where the adaptor is installed
     with_proof: bool  # lower a model with it
     parity: str  # "on", "strict" or "off"
@@ -110,8 +108,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     # All are planned before the first one runs: what is missing is reported before a compiler
     # starts.
     jobs = [prepare_job(target, request, progress) for request in call.requests]
-    for job in jobs:
-        require_version(job, call.executorch)
     if call.check:
         return check_jobs(jobs)
     for job in jobs:
@@ -196,16 +192,6 @@ def choose_target(
     return target
 
 
-def require_version(job: BuildJob, requested: str) -> None:
-    """Raise UsageError if ``requested`` is set and the build's sources are another ExecuTorch."""
-    version = job.plan.values["executorch_version"]
-    if requested and not is_same(version, requested):
-        raise UsageError(
-            f"--executorch is {requested}, but the sources to build are ExecuTorch {version}",
-            fix="omit --executorch, or set --source to a checkout of that version",
-        )
-
-
 def read_call(args: argparse.Namespace) -> BuildCall:
     """Return what the command line asks for. Raises UsageError for an invalid option, and
     UnfitError if a --python is not found."""
@@ -245,6 +231,7 @@ def read_call(args: argparse.Namespace) -> BuildCall:
         # The noxfile runs --check before it installs torch.
         packages=not args.check,
         lays_over=args.install == OVERLAY and not args.check,
+        executorch=args.executorch,
     )
     pythons = [find_python(word) for word in args.python or [""]]
     return BuildCall(
@@ -253,7 +240,6 @@ def read_call(args: argparse.Namespace) -> BuildCall:
         reports=args.reports,
         check=args.check,
         dry_run=args.dry_run,
-        executorch=args.executorch,
         install=args.install,
         with_proof=not args.no_proof,
         parity=args.parity,

@@ -4,12 +4,15 @@ tests/unit/ci/verbs/test_hints_are_typed.py types it, or a reason why no test do
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator
+
+import pytest
 
 from tests.documented.pages import ROOT
 from tests.stand_ins.sources import list_nodes, parse_source
 from tests.static.test_hints import show_string
-from tests.typed_fixes import LEFT, OPTION, ROWS, UNTYPED
+from tests.typed_fixes import LEFT, OPTION, ROWS, ROWS_WITH, TYPED_BY
 
 
 def read_fixes() -> Iterator[tuple[str, str]]:
@@ -40,7 +43,13 @@ def list_values(node: ast.AST) -> list[ast.expr]:
 def is_printed(text: str, fixes: Collection[tuple[str, str]]) -> bool:
     """Return whether a row prints this fix. A row with all of a fix does not print longer ones."""
     whole_fixes = {fix for _, fix in fixes}
-    return any(part == text or (part in text and part not in whole_fixes) for _, part in ROWS)
+    return any(
+        part == text or (part in text and part not in whole_fixes) for _, part in list_rows()
+    )
+
+
+def list_rows() -> list[tuple[str, str]]:
+    return [*ROWS, *(row for rows in ROWS_WITH.values() for row in rows)]
 
 
 def test_fixes_are_read_from_arguments_and_from_what_becomes_one() -> None:
@@ -53,8 +62,15 @@ def test_fixes_are_read_from_arguments_and_from_what_becomes_one() -> None:
 
 def test_each_fix_with_an_option_or_a_command_is_typed_or_has_a_reason() -> None:
     fixes = {*read_fixes()}
-    untyped = {(file, text) for file, text in fixes if not is_printed(text, fixes)}
-    left = {text for file, text in untyped if not file.startswith(tuple(UNTYPED))}
-    assert left == {*LEFT}
-    used = {place for place in UNTYPED for file, _ in untyped if file.startswith(place)}
-    assert used == {*UNTYPED}
+    untyped = {text for file, text in fixes if not is_printed(text, fixes)}
+    assert not {*TYPED_BY} & {*LEFT}
+    assert untyped == {*TYPED_BY, *LEFT}
+
+
+@pytest.mark.parametrize("place", sorted({*TYPED_BY.values()}))
+def test_the_row_or_the_test_that_types_a_fix_exists(place: str) -> None:
+    file, _, name = place.partition("::")
+    if not name:
+        assert place in {words for words, _ in list_rows()}
+    else:
+        assert re.search(rf"^(def )?{name}\b", (ROOT / file).read_text("utf-8"), re.MULTILINE)

@@ -42,7 +42,8 @@ def find_wheel_sdk() -> Path:
 def prepare_runner(target: Target, request: BuildRequest, _: Progress) -> BuildJob:
     """Return the planned build of the runner with the C++ SDK in the installed wheel.
 
-    Raises UnfitError if the wheel, cmake, ninja or a compiler is missing.
+    Raises UnfitError if the wheel, cmake, ninja or a compiler is missing, and UsageError if the
+    request demands another version.
     """
     sdk = find_wheel_sdk()
     # Per wheel: several environments may have different versions of executorch.
@@ -50,6 +51,7 @@ def prepare_runner(target: Target, request: BuildRequest, _: Progress) -> BuildJ
     values = {"wheel_root": str(sdk), "executorch_version": "unknown"}
     with suppress(PackageNotFoundError):
         values["executorch_version"] = version("executorch")
+    request.require_version(values["executorch_version"])
     kit = Kit(find_tools(), {target.toolchain: resolve_compilers(target.toolchain)}, values)
     plan = make_plan(target, request, SOURCES, place, kit)
     return BuildJob(plan, request, {part: sdk / part for part in SDK_PARTS}, NOT_SOURCES)

@@ -59,6 +59,35 @@ def test_second_deploy_of_a_bundle_sends_nothing(lab: Lab, tmp_path: Path, capsy
     assert not lab.place.exists()
 
 
+DF = """#!/bin/sh
+case $2 in */full) echo 'disk 9 8 1 100% /full';; *) PATH=/usr/bin:/bin exec df "$@";; esac
+"""
+
+
+@PHONE_BY_DAY
+def test_another_place_is_the_cure_of_one_that_cannot_be_used(
+    lab: Lab, tmp_path: Path, capsys: Capture
+) -> None:
+    bundle, name = write_bundle(tmp_path / "bundle"), lab.device.name
+    words = ["deploy", "--device", "ssh:board" if name.startswith("ssh") else "adb:"]
+    tool(lab.bin, "df", DF)
+    full, file, other = (lab.place.parent / name for name in ("full", "file", "other"))
+    for folder in (full, other):
+        folder.mkdir()
+    for path in (file, other / "theirs"):
+        path.touch()
+    deploying = [*words, "--bundle", str(bundle), "--place"]
+    assert main([*deploying, str(full)]) == ExitCode.DOWNLOAD
+    assert "or pass another directory with --place" in " ".join(capsys.readouterr().err.split())
+    assert main([*deploying, str(file / "below")]) == ExitCode.ENVIRONMENT
+    assert "pass another directory with --place, or" in " ".join(capsys.readouterr().err.split())
+    assert main([*deploying, str(lab.place)]) == ExitCode.OK
+    assert main([*words, "--clean", "--place", str(other)]) == ExitCode.USAGE
+    assert "--place with which the bundle was" in " ".join(capsys.readouterr().err.split())
+    assert main([*words, "--clean", "--place", str(lab.place)]) == ExitCode.OK
+    assert (other / "theirs").exists()
+
+
 @PHONE_BY_DAY
 @pytest.mark.parametrize(
     ("target", "soc", "word"),

@@ -37,10 +37,10 @@ class Builds:
     def prepare(self, target: Any, request: Any, _progress: Any) -> Any:
         self.targets.append(target)
         self.requests.append(request)
+        request.require_version(self.versions[len(self.requests) - 1])
         plan = SimpleNamespace(
             target=target,
             list_commands=lambda: [("cmake", "-S", f"a {request.python}")],
-            values={"executorch_version": self.versions[len(self.requests) - 1]},
         )
         return SimpleNamespace(plan=plan, check=lambda: self.done.append("check"), number=request)
 

@@ -223,10 +223,11 @@ def test_nox_is_named_only_for_a_version_that_it_supports(version: str, first: s
     assert caught.value.fix.split("; or ")[0] == first
 
 
-def test_a_wheel_of_another_version_is_named_before_anything_that_the_checkout_lacks(
+def test_another_version_is_named_before_anything_that_the_checkout_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No submodule that is fetched for the wrong version is of use."""
+    """No submodule that is fetched for the wrong version is of use: neither that of the wheel nor
+    that of --executorch."""
     versions = {"executorch": "1.5.0", "qnn-sdk": "2.37.0"}
     rows = tuple(Provisioned(*row, tmp_path / row[0]) for row in versions.items())
     monkeypatch.setattr(checkout, "locate_artifacts", locate(rows, {}))
@@ -234,14 +235,17 @@ def test_a_wheel_of_another_version_is_named_before_anything_that_the_checkout_l
     monkeypatch.setattr(checkout, "ask_python", lambda *_: facts)
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
 
-    def prepare(target: str, *, lays_over: bool) -> str:
-        request = BuildRequest(python=Path("py"), lays_over=lays_over)
+    def prepare(target: str, *, lays_over: bool = False, executorch: str = "") -> str:
+        request = BuildRequest(python=Path("py"), lays_over=lays_over, executorch=executorch)
         return explain(lambda: prepare_checkout(find_target(target), request, Progress(None)))
 
     mismatch = "UnfitError the checkout is ExecuTorch 1.5.0, but executorch 1.5.1 is installed"
     assert prepare("aot", lays_over=True).startswith(mismatch)
     assert not prepare("aot", lays_over=False).startswith(mismatch)
     assert not prepare("android", lays_over=True).startswith(mismatch)
+    mismatch = "UsageError --executorch is 1.5.1, but the sources to build are ExecuTorch 1.5.0"
+    assert prepare("android", executorch="1.5.1").startswith(mismatch)
+    assert not prepare("android", executorch="v1.5.0").startswith("UsageError")
 
 
 def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runtime(

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from provisioning.artifacts.lockfile import machine_lock_path, project_lock_path
@@ -29,6 +30,7 @@ from tests.build.artifacts import (
 )
 from tests.stand_ins.provisioned import provision_one
 from tests.stand_ins.snapshots import check_snapshot
+from tests.typed_hints import Typist
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 OTHER = FILES | {"lib/two.so": b"TWO" * 100}
@@ -204,6 +206,25 @@ def test_lock_and_update_show_a_diff_and_write_it_only_if_told_to(sdk: Workspace
     shown.run("update", "sdk", "--cooldown", "7")
     check_snapshot(SNAPSHOTS / "verb_lock.txt", shown.text)
     assert sdk.provision().version == "1.3.0"
+
+
+def test_hints_about_a_lock_a_version_and_a_full_disk_are_typed(
+    sdk: Workspace, monkeypatch: pytest.MonkeyPatch, typed_hints: Typist
+) -> None:
+    entries = [msgspec.structs.replace(entry, mode=0o700) for entry in sdk.lock().files]
+    sdk.lock(files=tuple(entries))
+    assert "run `qnn-ci lock sdk` to see every difference" in join(run_verb("fetch", "sdk").err)
+    assert typed_hints.find_faults() == []
+    ended = run_verb("update", "sdk@1.3.0", "--trust-first-use")
+    assert "by hand, then run `qnn-ci lock sdk --write`" in join(ended.err)
+    assert typed_hints.find_faults() == []
+    sdk.lock()
+    monkeypatch.setattr("provisioning.store.store.free_bytes", lambda _: 0)
+    assert "free some space, run `qnn-ci cache gc`, or set" in join(run_verb("fetch", "sdk").err)
+
+
+def join(text: str) -> str:
+    return " ".join(text.replace("python -m provisioning", "qnn-ci").split())
 
 
 def test_locks_are_written_before_the_manifest_that_needs_them(sdk: Workspace) -> None:
