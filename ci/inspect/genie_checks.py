@@ -7,7 +7,7 @@ qualcomm/ai-hub-models that docs/guides/bundles.md lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ci.inspect import genie_facts, genie_graphs
@@ -171,26 +171,45 @@ def see_broken_chain(folder: GenieFolder) -> Iterator[Seen]:
     readable = [binary for binary in folder.binaries if binary.graphs]
     if len(readable) != len(folder.binaries):
         return
-    for first, second in pairwise(readable):
-        for graph in second.graphs:
-            for port in graph.inputs:
-                if fault := find_chain_fault(first, port):
-                    yield seen(second.name, graph.name, first=first.name, port=port.name, **fault)
-                    return
+    for givers, takers in pairwise(group_parts(readable)):
+        for taker in takers:
+            for graph in taker.graphs:
+                for port in graph.inputs:
+                    if fault := find_chain_fault(givers, port):
+                        yield seen(taker.name, graph.name, port=port.name, **fault)
+                        return
 
 
-def find_chain_fault(first: BinaryFile, port: TensorSpec) -> dict[str, str]:
-    """Return as what a part takes a tensor, and the part before it returns it, empty if that fits.
-    Graphs for prompts and for single tokens differ in the number of tokens, so any graph counts."""
-    results = [each for graph in first.graphs for each in graph.outputs if each.name == port.name]
-    of_shape = [result for result in results if result.shape == port.shape]
-    if not results or any(port.is_encoded_as(result) for result in of_shape):
+def group_parts(binaries: Sequence[BinaryFile]) -> list[list[BinaryFile]]:
+    """Return context binaries by part: graphs for prompts and for single tokens may be in separate
+    files, which libGenie of QNN 2.51 runs next to each other."""
+    parts: dict[object, list[BinaryFile]] = {}
+    for number, binary in enumerate(binaries):
+        parts.setdefault(binary.place or number, []).append(binary)
+    return [*parts.values()]
+
+
+def find_chain_fault(givers: Sequence[BinaryFile], port: TensorSpec) -> dict[str, str]:
+    """Return as what a part takes a tensor, and the files of the part before it return it, empty if
+    that fits. Graphs for prompts and for single tokens differ in the number of tokens, so any graph
+    counts."""
+    results = [
+        (giver.name, result)
+        for giver in givers
+        for graph in giver.graphs
+        for result in graph.outputs
+        if result.name == port.name
+    ]
+    of_shape = [(name, result) for name, result in results if result.shape == port.shape]
+    if not results or any(port.is_encoded_as(result) for _, result in of_shape):
         return {}
+    name, result = (of_shape or results)[0]
     if of_shape:
-        return {"takes": f"as {port.encoding}", "returns": f"as {of_shape[0].encoding}"}
+        return {"first": name, "takes": f"as {port.encoding}", "returns": f"as {result.encoding}"}
     return {
+        "first": name,
         "takes": f"of shape {list(port.shape)}",
-        "returns": f"of shape {list(results[0].shape)}",
+        "returns": f"of shape {list(result.shape)}",
     }
 
 

@@ -12,7 +12,7 @@ from ci.cases.limited import run_limited
 from ci.cases.pool import Pool
 from ci.cases.session import list_parts
 from ci.cases.spec import CaseSpec
-from ci.inspect.compat import Runtime, Verdict, judge_compat
+from ci.inspect.compat import Axis, Runtime, Verdict, judge_compat
 from ci.inspect.genie import place_file, read_genie, require_config
 from ci.inspect.genie_checks import judge_genie
 from ci.litert.engine import LitertEngine
@@ -35,6 +35,7 @@ PROFILE = "litert"
 PACKAGES = LITERT.for_files
 # The findings of inspect on the libraries in a folder for Genie, which the emulator does not load.
 OF_LIBRARIES = {"QNN964", "QNN965", "QNN971", "QNN972", "QNN979", "QNN983", "QNN984"}
+OF_QNN = {Axis.BUILD, Axis.BINARY_INFO}  # what another version of QNN changes
 PACKAGES_OF_TEXT = ("tokenizers", "sentencepiece", "torch")
 
 
@@ -99,11 +100,14 @@ def require_fit(path: Path, soc: str, qnn: str = "") -> None:
     runtime = Runtime(f"QNN {qnn}", qnn=qnn) if qnn else None
     answer = judge_compat(file.main, runtime, soc)
     if answer.verdict is Verdict.NO:
-        reasons = [row.why for row in answer.rows if row.verdict is Verdict.NO]
+        refusing_rows = [row for row in answer.rows if row.verdict is Verdict.NO]
+        fix = "pass the --soc that it was compiled for, or compile it again"
+        if all(row.axis in OF_QNN for row in refusing_rows):
+            fix = f"compile it again with QNN {qnn} or older"
         raise UnfitError(
             f"the decoder of {path.name} does not load on {soc}" + (f" with QNN {qnn}" * bool(qnn)),
-            why="; ".join(reasons),
-            fix="pass the --soc that it was compiled for, or compile it again",
+            why="; ".join(row.why for row in refusing_rows),
+            fix=fix,
         )
 
 

@@ -208,6 +208,13 @@ FAULTS: dict[str, Row] = {
     "weights that are not shared": Row(
         "ai-hub-apps 31", separate, [], FITS, {"QNN973": "are the same part in separate files"}
     ),
+    "weights that are not shared, for a libGenie that orders parts by their names": Row(
+        "ai-hub-apps 31",
+        separate,
+        ["--soc", "SM8650", "--runtime", "2.51.0"],
+        FITS,
+        {"QNN973": "are the same part in separate files"},
+    ),
     "a DLC that is not compiled": Row(
         "ai-hub-models 98",
         both(write_dlc, put("engine model binary ctx-bins", ["model.dlc"])),

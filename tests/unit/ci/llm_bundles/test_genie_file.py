@@ -135,20 +135,21 @@ def test_a_folder_is_refused_with_the_cause(tmp_path: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "soc", "text"),
+    ("change", "soc", "text", "fix"),
     [
-        (lambda *_: None, "SM8750", "does not load on SM8750"),
-        (both_parts(build=NEWER), "SM8650", "compiled with QNN 2.99.0"),
+        (lambda *_: None, "SM8750", "does not load on SM8750", "pass the --soc that"),
+        (both_parts(build=NEWER), "SM8650", "compiled with QNN 2.99.0", "with QNN 2.51.0 or older"),
     ],
 )
 def test_contexts_for_another_phone_or_of_a_newer_qnn_are_refused(
-    tmp_path: Path, change: Callable[[Path, dict[str, Any]], object], soc: str, text: str
+    tmp_path: Path, change: Callable[[Path, dict[str, Any]], object], soc: str, text: str, fix: str
 ) -> None:
     folder = make_genie(tmp_path / "bundle", change)
     assert find_bundle_soc(folder) == "SM8650"
     with pytest.raises(UnfitError) as caught:
         require_fit(folder, soc, "2.51.0")
     assert text in f"{caught.value} {caught.value.why}"
+    assert fix in caught.value.fix
 
 
 def test_chunks_caches_and_rotations_of_a_folder_are_read(tmp_path: Path) -> None:
