@@ -41,6 +41,7 @@ ERROR_LINE = re.compile(r"^(?:\[[^]]*\] )?(?:ERROR: (?:\[[^]]*\] ?)?)+(.*)$", re
 # Why the plugin cannot translate an operator for QNN.
 QNN_REASON = re.compile(r"^ERROR: \[Qnn\] (.+)$", re.MULTILINE)
 SAME_NAME = "QNN_TENSOR_ERROR_ALREADY_EXISTS"
+WRITING = "Starting Serializing model..."  # the last line before the compiled file is written
 UNSAID = "QNN refuses it, and gives no reason"
 NOTHING_TAKEN, LOST_IN_TRANSLATION, LOST_IN_PREPARE = 1, 3, 6
 MOST_BYTES = 256 << 20  # of messages; QNN prints 1 MB for 300 operators
@@ -160,6 +161,25 @@ def run_plugin(
     raise describe_failure(ended, result)
 
 
+def describe_death(end: str, *, has_compiled: bool) -> FailedError:
+    """Return the error for a signal that ended the plugin's program, before or after QNN had
+    compiled the model."""
+    if has_compiled:
+        return FailedError(
+            f"LiteRT's apply_plugin_main {end} while it wrote the compiled file",
+            why="QNN had compiled the model; it does so if several operators STABLEHLO_SCATTER stay"
+            " on the CPU, which litert-torch makes of index_copy",
+            fix="let localise find the operators, and write values at a position of a cache with"
+            " torch.where(places == position, new, old)",
+        )
+    return FailedError(
+        f"LiteRT's plugin for Qualcomm {end}",
+        why="it does so for some operators, for a dimension of 0, and for damaged files",
+        fix="let localise find the operator, and write it with others; or write the file again"
+        " if it is damaged",
+    )
+
+
 def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
     """Return why the plugin compiled nothing."""
     code, stderr, end = ended.returncode, ended.output, ended.describe()
@@ -172,12 +192,7 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
             fix="change the model, or raise --timeout-s",
         )
     if code < 0:
-        return FailedError(
-            f"LiteRT's plugin for Qualcomm {end}",
-            why="it does so for some operators, for a dimension of 0, and for damaged files",
-            fix="let localise find the operator, and write it with others; or write the file again"
-            " if it is damaged",
-        )
+        return describe_death(end, has_compiled=stderr.rstrip().endswith(WRITING))
     if version := MISMATCH.search(stderr):
         return FailedError(
             "LiteRT's plugin does not work with this QNN",

@@ -93,6 +93,11 @@ class Failure:
 
 FAILURES = {
     "dies": Failure("kill -SEGV $$", "SIGSEGV", "damaged"),
+    "dies as it writes": Failure(
+        "echo '[LITERT_TOOLS:APPLY] Starting Serializing model...' >&2; kill -SEGV $$",
+        "SIGSEGV while it wrote the compiled file",
+        "STABLEHLO_SCATTER",
+    ),
     "never ends": Failure("sleep 600", "did not end within 1 s", "one number in int8"),
     "takes nothing": Failure(
         f"echo \"{REFUSED.format(0, 'Add')}\" >&2; echo '{PARTITIONED.format(0, 0, 1)}' >&2;"
