@@ -90,7 +90,10 @@ class ExecutorchEngine:
     def warm_up(self, spec: CaseSpec) -> None:
         """Apply the patches, and lower a small model so that the forks share the loaded code. If
         ``preload`` has loaded the model, export it, so that all of its schemes share the export."""
+        from ci.executorch.toolchain import find_qnn_version
+
         load_compiler(plain=self.plain)
+        find_qnn_version()  # reads a large file, so that the forks need not
         if not (spec.layers or spec.simulated):
             from ci.models.model import preload_exports
 

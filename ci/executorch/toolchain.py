@@ -9,6 +9,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from ci.cases.cache import digest_packages
@@ -57,7 +58,13 @@ def find_on_path(variables: Mapping[str, str]) -> None:
 def find_qnn_version() -> str:
     """Return the version of the QNN that this process compiles with; empty if it is unknown."""
     root = os.environ.get("QNN_SDK_ROOT", "")
-    return find_version(Path(root) / HOST_DIRECTORY / LIBRARY) if root else ""
+    return _read_version(Path(root) / HOST_DIRECTORY / LIBRARY) if root else ""
+
+
+@cache
+def _read_version(library: Path) -> str:
+    """Return the version of a library, which is somewhere in a file of 98 MB."""
+    return find_version(library)
 
 
 def describe_toolchain(environment: Environment) -> Iterator[Tool]:
