@@ -1,4 +1,4 @@
-"""Patches of torch, torchao and ExecuTorch that save time: ten for every lowering, which do not
+"""Patches of torch, torchao and ExecuTorch that save time: eleven for every lowering, which do not
 change the resulting programs, and one for the search for faults.
 
 Each patch lists the versions for which it is verified. With other versions it is disabled;
@@ -24,8 +24,9 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.graph import _PyTreeCodeGen
+from torch.fx.passes.infra.pass_base import PassResult
 from torch.fx.traceback import NodeSource
 
 from ci.cases.forked import still_tqdm
@@ -216,11 +217,55 @@ def skip_empty_decompositions() -> None:
     torch.export.ExportedProgram.run_decompositions = run_decompositions
 
 
+def skip_idle_passes() -> None:
+    """Make ExecuTorch skip passes that would change nothing: those that only replace transpositions
+    and other views, of which an earlier pass leaves none, and one for symbolic numbers. Each traces
+    the whole program again, which takes 4 % of the time of a lowering."""
+    # What else a trace changes, such as names, does not matter: one of the other passes between
+    # these, which also trace the program, always runs.
+    from ci.executorch import internals
+
+    replaced = {
+        internals.NormalizeTransposePass: lambda node: node.target == torch.ops.aten.t.default,
+        internals.ReplaceBrokenOpsWithFunctionalOpsPass: is_view,
+        internals.SymToTensorPass: is_symbolic,
+    }
+    for pass_class, needs_pass in replaced.items():
+        pass_class.call = skip_unless(needs_pass, pass_class.call)
+
+
+def skip_unless(needs_pass: Callable[[Node], bool], call: Callable[..., Any]) -> Any:
+    """Return the method ``call`` of a pass, which is skipped if no node of a module and of its
+    submodules needs the pass."""
+
+    def call_if_needed(self: Any, module: GraphModule) -> Any:
+        if any(map(needs_pass, list_nodes(module))):
+            return call(self, module)
+        return PassResult(module, False)
+
+    return call_if_needed
+
+
+def is_view(node: Node) -> bool:
+    """Return whether a node calls an operator whose result shares memory with its input."""
+    return isinstance(node.target, OpOverload) and node.target.is_view
+
+
+def is_symbolic(node: Node) -> bool:
+    """Return whether a node's result is a number that is not known before the program runs."""
+    return isinstance(node.meta.get("val"), torch.types.py_sym_types)
+
+
+def list_nodes(module: GraphModule) -> list[Node]:
+    """Return the nodes of a module and of its submodules."""
+    parts = (part for part in module.modules() if isinstance(part, GraphModule))
+    return [node for part in parts for node in part.graph.nodes]
+
+
 def has_target(module: GraphModule, targets: Container[Any]) -> bool:
     """Return whether a module or one of its submodules calls one of the ``targets``."""
-    graphs = [part.graph for part in module.modules() if isinstance(part, GraphModule)]
-    nodes = (node for graph in graphs for node in graph.nodes)
-    return any(node.op == "call_function" and node.target in targets for node in nodes)
+    calls = (node for node in list_nodes(module) if node.op == "call_function")
+    return any(node.target in targets for node in calls)
 
 
 def register_fast() -> None:
@@ -365,6 +410,7 @@ PATCHES = (
     Patch(share_provenance),
     Patch(materialize_once),
     Patch(skip_empty_decompositions),
+    Patch(skip_idle_passes),
     Patch(export_graphs_directly),
     Patch(export_once),
     Patch(register_fast),

@@ -214,6 +214,58 @@ def test_a_program_is_decomposed_again_only_if_that_changes_it(
     assert core.run_decompositions() is not core  # without a table, torch chooses one
 
 
+def trace_symbol(*, is_symbol: bool) -> Any:
+    """A graph module with a number that is known, or only when it runs."""
+    module = trace(torch.ops.aten.relu.default)
+    (call,) = (node for node in module.graph.nodes if node.op == "call_function")
+    environment = torch.fx.experimental.symbolic_shapes.ShapeEnv()
+    call.meta["val"] = environment.create_unbacked_symint() if is_symbol else 2
+    return module
+
+
+@pytest.mark.parametrize(
+    ("needs_pass", "idle", "needing"),
+    [
+        (patches.is_view, trace(torch.ops.aten.t_copy.default), trace(torch.ops.aten.t.default)),
+        (patches.is_view, trace(torch.relu), trace(torch.ops.aten.view.default)),
+        (patches.is_symbolic, trace_symbol(is_symbol=False), trace_symbol(is_symbol=True)),
+    ],
+)
+def test_a_pass_is_skipped_if_no_node_needs_it(needs_pass: Any, idle: Any, needing: Any) -> None:
+    call = patches.skip_unless(needs_pass, lambda name, module: f"{name} changed {id(module)}")
+    assert call("it", needing) == f"it changed {id(needing)}"
+    skipped = call("it", idle)
+    assert (skipped.graph_module, skipped.modified) == (idle, False)
+
+
+def list_targets(module: Any) -> list[Any]:
+    return [node.target for node in module.graph.nodes if node.op == "call_function"]
+
+
+def test_only_passes_without_work_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from executorch.exir import passes
+
+    classes = (
+        passes.NormalizeTransposePass,
+        passes.ReplaceBrokenOpsWithFunctionalOpsPass,
+        passes.SymToTensorPass,
+    )
+    for pass_class in classes:
+        monkeypatch.setattr(pass_class, "call", pass_class.call, raising=False)
+    exported = torch.export.export(torch.nn.Linear(4, 4).eval(), (torch.ones(1, 4),))
+    core = exported.run_decompositions()  # with a permutation, which is a view
+
+    def run_passes() -> list[Any]:
+        return [pass_class()(core.graph_module).graph_module for pass_class in classes]
+
+    results = run_passes()
+    patches.skip_idle_passes()
+    skipping = run_passes()
+    # Not their names, which each pass makes anew.
+    assert [list_targets(result) for result in skipping] == [*map(list_targets, results)]
+    assert [result is core.graph_module for result in skipping] == [True, False, True]
+
+
 def list_calls(program: Any) -> list[tuple[Any, ...]]:
     """The calls of an exported program: name, operator, arguments, place in the model."""
     calls = (node for node in program.graph.nodes if node.op == "call_function")
