@@ -199,6 +199,7 @@ class _Match:
     values: Mapping[str, str]
     count: int = 1
     raised_in: str = ""
+    package: str = ""  # of Python, in which ``raised_in`` is
 
 
 @dataclass
@@ -265,8 +266,9 @@ class _Scan:
                     match.count += 1
                 else:
                     number = self.lines + chunk.count(b"\n", 0, start) + 1
-                    raised_in = find_raising_frame(chunk, start)
-                    self.matches[rule.id] = _Match(number, line.strip(), values, 1, raised_in)
+                    self.matches[rule.id] = _Match(
+                        number, line.strip(), values, 1, *find_raising_frame(chunk, start)
+                    )
                     new.append((start, rule.id))
         case_lines = self._find_case_findings(chunk, low)
         unknown = self._find_unknown(chunk, low, {*rule_by_start, *case_lines})
@@ -479,7 +481,7 @@ def find_other(rule: Rule, taken: _Match, scan: _Scan) -> Rule | None:
         if (values := find_said(candidate, taken.text, taken.text)) is not None:
             if candidate.has_reason_below:
                 values = {**values, "below": ""}  # these lines are not kept
-            lines = [_Match(taken.line, taken.text, values, taken.count, taken.raised_in)]
+            lines = [replace(taken, values=values)]
             if earlier := scan.matches.get(candidate.id):
                 lines.append(earlier)
             first = min(lines, key=lambda match: match.line)
@@ -682,8 +684,10 @@ def _find(
     variant = rule.places.get(place) or rule.places.get(near, Variant())
     proven = rule.proof and not variant.remedy
 
+    within = f" in the package {matched.package}" if matched.package else ""
+
     def fill(text: str) -> str:
-        return rule.fill(text, matched.values)
+        return rule.fill(text, matched.values and {**matched.values, "within": within})
 
     return Finding(
         id=rule.finding_id,

@@ -76,14 +76,22 @@ _SYSTEM_FUNCTION = re.compile(
     r"^(?:_*(?:pthread_|libc_|GI_|kernel_|interceptor_|asan|sanitizer|cxa_|clone|start)"
     r"|gsignal|raise|abort|tgkill|syscall|mem(?:cpy|move|set|cmp)|bcmp|malloc|free|calloc"
     r"|str(?:len|cmp|cpy|dup|nlen|chr)|realloc|operator (?:new|delete)|std::|__gnu_cxx"
-    r"|art_|art::|_?Py|\?\?|main$|exit$|_Unwind|__assert)"
+    r"|art_|art::|_?Py|\?\?|main$|exit$|_Unwind|__assert"
+    # What programs end themselves with: its caller is the one that failed.
+    r"|et_pal_abort|(?:torch::executor|executorch::runtime)::runtime_abort|ggml_(?:abort|print_back)"
+    r"|absl::(?:\w+::)*LogMessage|absl::log_internal|google::LogMessage|android::base::LogMessage"
+    r"|__android_log_assert|abort_message|demangling_terminate|\w*abort_handler)"
 )
+_NULL_ARGUMENT = re.compile(r"[(,] ?(?P<name>[A-Za-z_]\w{0,60})=0x0(?![0-9a-f])")  # as gdb shows it
 _SOURCE_OF_SYSTEM = re.compile(r"sysdeps|nptl|\.\./csu|/usr/include|bits/|/libcxx/|libstdc\+\+")
 
 
 def find_frame(line: str) -> Mapping[str, str]:
-    """Return the ``function`` and the ``library`` (or source file) of a line of a backtrace, or
-    nothing if it is no such line or if both are the system's."""
+    """Return the ``function``, the ``library`` (or source file) and, if gdb shows one, a ``null``
+    argument of a line of a backtrace.
+
+    Returns nothing if it is no such line or if both are the system's.
+    """
     for form in _FORMS:
         if not (match := re.search(form, line)):
             continue
@@ -95,9 +103,11 @@ def find_frame(line: str) -> Mapping[str, str]:
         if is_system or _SYSTEM_FUNCTION.search(function) or _SOURCE_OF_SYSTEM.search(line):
             return {}
         function = (function.partition("(")[0] or function).strip()
+        null = _NULL_ARGUMENT.search(line)
         return {
             "function": function[:NAME_CHARS] or "an unnamed function",
             "library": library[:NAME_CHARS] or "the program",
+            "null": f", whose argument {null['name']} is a null pointer" if null else "",
         }
     return {}
 
@@ -112,17 +122,21 @@ def find_below(chunk: bytes, start: int) -> str:
     return f": {text[:REASON_CHARS]}" if text else ""
 
 
-def find_raising_frame(chunk: bytes, start: int) -> str:
+def find_raising_frame(chunk: bytes, start: int) -> tuple[str, str]:
     """Return the last frame of Python's traceback directly above the line at ``start``, with its
-    code, or "" if there is none."""
+    code, and the installed package that it is in. Each is "" if there is none."""
     above = chunk[max(0, start - TRACEBACK_BYTES) : start]
     place = above.rfind(b'File "')
     match = _PYTHON_FRAME.match(above[place:]) if place >= 0 else None
     if not match:
-        return ""
+        return "", ""
+    package = ""
     path, line, function, below = (part.decode("utf-8", "replace") for part in match.groups(b""))
     for marker in ("site-packages/", "dist-packages/", "site-packages\\"):
-        path = path.rpartition(marker)[2]
+        _, is_installed, path = path.rpartition(marker)
+        package = re.split(r"[/\\]", path)[0].removesuffix(".py") if is_installed else package
     shown = f"{path}, line {line}" + (f", in {function.strip()}" if function else "")
     code = _CODE.match(below.encode())
-    return f"{shown}: {code[1].decode('utf-8', 'replace').strip()}" if code else shown
+    if code:
+        shown = f"{shown}: {code[1].decode('utf-8', 'replace').strip()}"
+    return shown, package

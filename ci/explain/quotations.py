@@ -32,13 +32,17 @@ _PREFIX = re.compile(
     r"|\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} +\d+ +\d+ [VDI] [^:\n]{1,60}: "  # logcat threadtime
     r"|(?:\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} )?[VDI]/[^(:\n]{1,60}(?:\( *\d+\))?: "  # brief, time
     r"|\d+-\d+ +\S{1,60} +\S{1,80} +[VDI]  "  # Android Studio, behind the time
-    r"|(?:- )?(?:INFO|DEBUG)(?: - |:[\w.]{1,60}:))*"  # Python's logging
+    r"|(?:- )?(?:INFO|DEBUG)(?: - |:[\w.]{1,60}:)"  # Python's logging
+    r"|\{\"(?:[^\n]{0,200}?,? ?\")?(?:msg|message|MESSAGE|log|text|line)\" ?: ?\")*"  # JSON
 )
+_JSON = re.compile(r"[^\n{]{0,80}\{\"\w")
+_ESCAPED = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
+_ESCAPE = re.compile(r"\\[nt\"\\]")
 _NAME = re.compile(r"@(\w+)@")
 # A line that starts with "> " below one with such a word is a reason that Gradle gives.
 _GRADLE = re.compile(rb"(?i)task|configur|could not|went wrong|problem|resolv|project|evaluat")
 _BLOCKS = (
-    *(b"\n> ", b" > ", b"\t> ", b"]> ", b"@@ -"),
+    *(b"\n> ", b" > ", b"\t> ", b"]> ", b'"> ', b"@@ -"),
     *(b"##[group]run ", b"/*", b", line ", b"commit "),
 )
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
@@ -46,6 +50,7 @@ _FRAME = re.compile(rb"(\s*)File \"[^\"\n]*\", line \d+")
 _BLOCK_COMMENT = re.compile(rb"\s*/\*(?:\*|\s|$)")
 _COMMIT = re.compile(rb"commit [0-9a-f]{40}(?: \([^\n]*\))?\s*$")
 _OF_COMMIT = re.compile(rb"\s*$|    |(?:Author|Merge|Date|AuthorDate|Commit|CommitDate): ")
+_JSON_END = re.compile(rb"(?:\\\\n)?\"(?:,[^\n]{0,200})?\}\s*$")  # of the value of a message
 _PREFIX_BYTES = re.compile(_PREFIX.pattern.encode())
 
 
@@ -102,6 +107,8 @@ def unquote(line: str, start: str) -> str:
     """Return ``line`` without what it only quotes: ``""`` if that is all of it. Letters of parts
     that quote become ``x`` and digits ``0``. ``start`` is the start of the line, if ``line`` is a
     part of a long one."""
+    if "\\n" in line and _JSON.match(start):
+        return _unquote_json(line)
     head = _PREFIX.sub("", start[:HEAD_CHARS], count=1)
     (of_start,), (of_line,) = _compile(Where.START), _compile(Where.ANYWHERE)
     if of_start.match(head) or of_line.search(line):
@@ -111,6 +118,22 @@ def unquote(line: str, start: str) -> str:
     for part in _compile(Where.PART):
         unquoted = part.sub(_blank, unquoted)
     return line[:prefix] + unquoted
+
+
+def _unquote_json(line: str) -> str:
+    """Return a line of JSON, or a part of one, without those of its escaped lines that quote."""
+    parts = re.split(r"(?<!\\)\\n", line)
+    texts = [_ESCAPE.sub(lambda match: _ESCAPED[match[0]], part) for part in parts]
+    blocks = Blocks()
+    text = "\n".join(texts).encode("utf-8", "replace")
+    blocks.read(text, text.lower())
+    unquoted = []
+    start = 0
+    for part, part_text in zip(parts, texts, strict=True):
+        is_said = start not in blocks.starts and unquote(part_text, part_text) == part_text
+        unquoted.append(part if is_said else "")
+        start += len(part_text.encode("utf-8", "replace")) + 1
+    return "\\n".join(unquoted)
 
 
 def has_form_of(start: str, example: str) -> bool:
@@ -159,7 +182,10 @@ class Blocks:
             end = chunk.find(b"\n", at)
             end = len(chunk) if end < 0 else end
             line = chunk[at : min(end, at + HEAD_CHARS)]
-            text = line[_PREFIX_BYTES.match(line).end() :]  # type: ignore[union-attr]
+            prefix = _PREFIX_BYTES.match(line)[0]  # type: ignore[index]
+            text = line[len(prefix) :]
+            if b'{"' in prefix:
+                text = _JSON_END.sub(b"", text)
             is_single = text.startswith(b"> ") and self._is_single(chunk, at, end)
             if self._takes(text) or is_single:
                 self.starts.add(at)

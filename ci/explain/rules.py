@@ -397,8 +397,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return match[0] in self.names or not _STATUSES.search(line)
 
     def fill(self, text: str, values: Mapping[str, str]) -> str:
-        """Return one of the rule's texts with ``values`` for its braces."""
-        return text.format_map(values) if values else text
+        """Return one of the rule's texts with ``values`` for its braces. ``{within}``, the package
+        that raised an exception of Python, may be missing in them."""
+        return text.format_map({"within": "", **values}) if values else text
 
 
 class Naming(Struct, frozen=True, forbid_unknown_fields=True):

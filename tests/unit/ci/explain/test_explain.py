@@ -583,11 +583,15 @@ FRAMES = (
     ),
     (
         "#2  0x00007f5c8a1b in frob::load (this=0x0) at src/engine.cpp:41",
-        "frob::load in engine.cpp",
+        "frob::load in engine.cpp, whose argument this is a null pointer",
     ),
     ("#3  0x00007f5c8a1b in frob_load () from /opt/frob/libfrob.so", "frob_load in libfrob.so"),
     ("    #1 0x55d0c1 in frob::load() /src/engine.cpp:41:7", "frob::load in engine.cpp"),
-    ("#0 FloatToHalf(src=0x0, size=262144)", "FloatToHalf in the program"),
+    (
+        "#0 FloatToHalf(size=262144, src=0x0)",
+        "FloatToHalf in the program, whose argument src is a null pointer",
+    ),
+    ("#0 FloatToHalf(src=0x0f00, size=0)", "FloatToHalf in the program"),
     ("* frob::Graph::prepare() (/data/lib/libfrob.so)", "frob::Graph::prepare in libfrob.so"),
     ("/opt/libfrob.so(frob_load+0x1a) [0x7f5c8a1b]", "frob_load in libfrob.so"),
     ("    frame #0: 0x0102 libfrob.dylib`frob::load(int) + 1212", "frob::load in libfrob.dylib"),
@@ -603,6 +607,8 @@ SYSTEM_FRAMES = (
     "#1  __pthread_kill_implementation (no_tid=0) at ./nptl/pthread_kill.c:44",
     "#1 install the package (optional)",
     "see #2 for more",
+    "A  #03 pc 00000000000c3d20  /data/app/com.x/libfrob.so (et_pal_abort+8)",
+    "A  #04 pc 00000000000c3d40  /data/app/com.x/libfrob.so (torch::executor::runtime_abort()+8)",
 )
 
 
@@ -612,7 +618,7 @@ def test_the_first_frame_that_is_not_the_systems_is_where_a_program_crashed(
 ) -> None:
     explanation = say("Segmentation fault (core dumped)", *SYSTEM_FRAMES, line)
     (cause,) = explanation.causes
-    assert (cause.rule, cause.detail, cause.line) == ("at-native-frame", frame, 7)
+    assert (cause.rule, cause.detail, cause.line) == ("at-native-frame", frame, 9)
     assert names(explanation.consequences) == ["crashed"]
     # What a line tells of the crash itself is its cause, and the frame its place.
     null = "Fatal signal 11 (SIGSEGV), code 1 (SEGV_MAPERR), fault addr 0x0"
@@ -635,18 +641,34 @@ TRACEBACK = (
 
 
 @pytest.mark.parametrize(
-    ("lines", "raised_in"),
+    ("lines", "raised_in", "within"),
     [
-        (TRACEBACK, "frob/engine.py, line 41, in load: return self.open(path)"),
-        (TRACEBACK[:2] + TRACEBACK[4:], "frob/engine.py, line 41, in load"),
-        (TRACEBACK[4:], ""),
-        ((*TRACEBACK[:4], *["later"] * 9, TRACEBACK[4]), ""),
+        (
+            TRACEBACK,
+            "frob/engine.py, line 41, in load: return self.open(path)",
+            " in the package frob",
+        ),
+        (
+            TRACEBACK[:2] + TRACEBACK[4:],
+            "frob/engine.py, line 41, in load",
+            " in the package frob",
+        ),
+        (TRACEBACK[4:], "", ""),
+        ((*TRACEBACK[:4], *["later"] * 9, TRACEBACK[4]), "", ""),
+        (
+            ('  File "/w/run.py", line 3, in <module>', "    frob()", TRACEBACK[4]),
+            "/w/run.py, line 3, in <module>: frob()",
+            "",
+        ),
     ],
 )
 def test_an_exception_that_no_rule_knows_is_shown_with_the_line_that_raised_it(
-    lines: tuple[str, ...], raised_in: str
+    lines: tuple[str, ...], raised_in: str, within: str
 ) -> None:
     (cause,) = say(*lines).causes
+    assert (
+        cause.headline == f"a Python program stopped{within} with an exception that no rule knows"
+    )
     assert (cause.rule, cause.detail, cause.raised_in) == (
         "at-python",
         "frob.errors.FrobError no engine of size 3",

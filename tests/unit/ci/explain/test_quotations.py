@@ -3,6 +3,7 @@ forms in which programs print errors is one."""
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ PREFIXES = [
     *("Jan 08 20:57:45 board run.sh[3286]: ", "Jan  8 20:57:45 board kernel: "),
     *("2025-06-01T19:57:20.518428+03:00 board run.sh[12]: ", "I/run.sh: "),
     *("11-22 12:00:01.331 17202 17203 I run.sh  : ", "11-22 12:00:01.331 I/run.sh  (17202): "),
+    *('{"time":"2026-11-29T10:00:00Z","msg":"', '{"stream": "stdout", "log": "'),
     *("I/run.sh  (17202): ", "2025-12-25 15:40:33.897 31787-32293 run.sh  com.example  I  "),
 ]
 MOST_OTHERS = 25  # rules for lines that start in a certain way
@@ -100,6 +102,23 @@ def test_an_error_is_recognised_in_each_form_in_which_programs_print_it(form: st
     assert len(missing) <= MOST_OTHERS, missing
     (cause,) = explain_text(f"x\n{form.replace('{}', DISK)}\n", RULES).causes
     assert cause.rule == "no-space"
+
+
+@pytest.mark.parametrize(
+    ("message", "causes"),
+    [
+        (f"building\n+ grep -q '{DISK}' log\nfine", []),
+        (f"@@ -1,2 +1,2 @@\n-fine\n+{DISK}\n context", []),
+        (f'  File "x.py", line 3, in f\n    raise OSError("{DISK}")\nfine', []),
+        (f'  File "x.py", line 3, in f\n    g()\n{DISK}', ["no-space"]),
+        (f"step 3\n{DISK}\nstopped", ["no-space"]),
+    ],
+)
+def test_the_lines_in_a_text_of_json_quote_as_others_do(message: str, causes: list[str]) -> None:
+    for key in ("msg", "exception"):
+        log = json.dumps({"level": "info", key: message})
+        found = explain_text(f"fine\n{log}\nfine\n", RULES).causes
+        assert [cause.rule for cause in found] == causes
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
