@@ -19,9 +19,10 @@ pytest.importorskip("sentencepiece", reason="sentencepiece is not installed in t
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
 from ci.litert.plugin import run_plugin
+from ci.llm.subject import find_files
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
+from provisioning.errors import DownloadError, ExitCode
 from tests.build.litert_bundles import (
     LLM,
     PLACE,
@@ -102,14 +103,12 @@ def test_the_cache_written_at_0_is_red_on_the_emulator(
     assert report["cases"][0]["judgement"]["status"] == "failed"
 
 
-GIVEN = os.environ.get("QNN_CI_STORIES260K", "")
 STORY = "Once upon a time, there was a little girl named Lily."
 
 
-@pytest.mark.skipif(not GIVEN, reason="QNN_CI_STORIES260K names no directory")
 @pytest.mark.parametrize("name", ["decoder.tflite", "decoder_int8.tflite"])
 def test_stories260k_is_converted_compiled_packed_and_judged(
-    stories: Path, tmp_path: Path, call: Call, name: str
+    published: tuple[Path, Path], stories: Path, tmp_path: Path, call: Call, name: str
 ) -> None:
     """In float, the tokens are those of ExecuTorch's lane, see llm/test_stories.py."""
     parts = {part: (stories / f"{part}.tflite").read_bytes() for part in ("embedder", "auxiliary")}
@@ -120,8 +119,8 @@ def test_stories260k_is_converted_compiled_packed_and_judged(
     write_tiny(tmp_path / "npu.litertlm", **{**parts, "decoder": compiled_decoder})
     plain = (stories / name).read_bytes()
     write_tiny(tmp_path / "cpu.litertlm", **{**parts, "decoder": plain})
-    weights = str(Path(GIVEN) / "stories260K.bin")
-    words = ("--bundle", "npu.litertlm", "--reference", "cpu.litertlm", "--weights", weights)
+    weights = ("--weights", str(published[0]))
+    words = ("--bundle", "npu.litertlm", "--reference", "cpu.litertlm", *weights)
     code, output, report = call(*words, "--prompt", "Once upon a time", "--tokens", "64")
     assert code == ExitCode.OK, output
     assert report["cases"][0]["judgement"]["status"] == "passed"
@@ -132,10 +131,20 @@ def test_stories260k_is_converted_compiled_packed_and_judged(
 
 
 @pytest.fixture(scope="module")
-def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published() -> tuple[Path, Path]:
+    """The weights and the tokenizer of stories260k, fetched unless QNN_CI_STORIES260K names their
+    directory."""
+    try:
+        return find_files("stories260k", Progress(), offline=False)
+    except DownloadError as error:
+        pytest.skip(error.what)
+
+
+@pytest.fixture(scope="module")
+def stories(published: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """stories260k as litert-torch's generative API converts it."""
-    place, source = tmp_path_factory.mktemp("stories"), Path(GIVEN)
-    words = [str(place), str(source / "stories260K.bin"), str(source / "tok512.bin")]
+    place = tmp_path_factory.mktemp("stories")
+    words = [str(place), *map(str, published)]
     subprocess.run(
         [sys.executable, "-m", "tests.stand_ins.tiny_bundle", *words],
         cwd=place,
