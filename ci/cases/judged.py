@@ -229,6 +229,7 @@ class CaseJudge:
             for number, causes_of_finding in causes_by_finding.items():
                 advice = self.reasons.advise_on_faults(findings[number], causes_of_finding)
                 findings[number] = findings[number].explained(advice)
+            findings = [self.reasons.leave_tried(finding) for finding in findings]
             if causes and question is Question.LOWERED:
                 labels = (causes[0].label, causes[0].fault)
                 findings[0] = findings[0].renamed(*(f"known fault {label}" for label in labels))

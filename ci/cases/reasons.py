@@ -183,6 +183,17 @@ class Reasons:
         """Return whether experiments showed the cause of the finding on a question."""
         return bool(self.diagnosis and self.diagnosis.is_proven and question is self.diagnosed)
 
+    def leave_tried(self, finding: Finding) -> Finding:
+        """Return a finding on nodes on the CPU without what is known to help elsewhere, if
+        experiments found what makes the whole model right: that was tried with it."""
+        diagnosis = self.diagnosis
+        is_cured = self.is_proven(finding.question) and diagnosis and diagnosis.after.is_right
+        is_tried = any(remedy.proof is Proof.TRIED for remedy in finding.remedies)
+        if finding.id != ON_CPU.id or not is_cured or not is_tried:
+            return finding
+        remedies = [remedy for remedy in finding.remedies if remedy.proof is not Proof.PROVEN]
+        return structs.replace(finding, remedies=tuple(remedies))
+
     def find_numbers(
         self,
         loss: Loss | None,

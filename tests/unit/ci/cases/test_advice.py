@@ -34,7 +34,7 @@ from ci.facts.finding import (
     Question,
     Remedy,
 )
-from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED, PART, QUANTIZED_BADLY
+from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED, ON_CPU, PART, QUANTIZED_BADLY
 from ci.facts.kinds import NOISE as NOISE_KIND
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import UNKNOWN, Departure
@@ -361,6 +361,29 @@ def test_a_message_names_no_cause_of_a_refusal_if_something_else_is_proven(
     assert any("computes a weight (proven: " in cause.text for cause in finding.causes)
     if not is_for_finding:
         assert finding.headline == "refused: it is lowered with fold"
+
+
+@pytest.mark.parametrize(
+    ("after", "shown"),
+    [(RIGHT_MODEL, ["tried", "may help"]), (WRONG_MODEL, ["tried", "known", "may help"])],
+)
+def test_what_makes_the_model_right_stands_for_other_remedies_of_nodes_on_the_cpu(
+    after: Result, shown: list[str], tmp_path: Path
+) -> None:
+    judge_case = judge_norm(tmp_path, is_scheme=False)
+    cure = RemedyChoice("fold", "folds", "computes a weight")
+    judge_case.reasons.diagnosis = Diagnosis(Result(cpu_nodes=1), (), (cure,), after)
+    judge_case.reasons.diagnosed = ON_CPU.question
+    remedies = (
+        Remedy(text="tried", proof=Proof.TRIED, rewrites=("fold",)),
+        Remedy(text="known", proof=Proof.PROVEN),
+        Remedy(text="may help", proof=Proof.SUGGESTED),
+    )
+    found = ON_CPU.find("1 node", advice=Advice(remedies=remedies))
+    ended = judge_case.end(Status.FAILED, [found])
+    (finding,) = ended.case.judgement.findings
+    assert [remedy.text for remedy in finding.remedies if remedy.text in shown] == shown
+    assert ("known" in {remedy.text for remedy in finding.remedies}) is (after is WRONG_MODEL)
 
 
 @pytest.mark.parametrize("only_certain", [False, True])
