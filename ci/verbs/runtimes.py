@@ -142,7 +142,7 @@ class Turn:
 
 
 @dataclass
-class Plan:
+class RuntimesPlan:
     """What the runtimes do: the turns of those that judge something, why others are ``not_run``,
     with the errors of those that were refused, and the requested SoCs that a runtime lacks."""
 
@@ -175,7 +175,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     chosen = choose_runtimes(models, args.runtime)
     require_chosen("--runtime", args.runtime, chosen)
     require_chosen("--python", pythons, chosen)
-    plan = plan_turns(args, models, chosen, pythons)
+    plan = plan_turns(
+        models,
+        chosen,
+        pythons,
+        schemes=args.scheme,
+        requested_socs=args.soc,
+        policy=args.policy,
+        offline=args.offline,
+    )
     for name, reason in plan.not_run.items():
         # Now, and not only at the end: the other runtimes may take minutes.
         progress.step(f"warning: {TITLES[name]} is not run: {reason}")
@@ -208,36 +216,40 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def plan_turns(
-    args: argparse.Namespace,
     models: Sequence[Model],
     chosen: Mapping[str, RuntimeVerb],
     pythons: Mapping[str, str],
-) -> Plan:
+    *,
+    schemes: Sequence[str],
+    requested_socs: Sequence[str],
+    policy: Path | None,
+    offline: bool,
+) -> RuntimesPlan:
     """Return what each of the ``chosen`` runtimes does, before any of them starts. Those that lack
     packages or that refuse the models judge nothing. Raises the error of the first one if all of
     them refuse the models."""
-    plan = Plan()
+    plan = RuntimesPlan()
     for name, runtime in chosen.items():
-        if args.scheme and not runtime.find_schemes(args.scheme):
-            plan.not_run[name] = f"it has no counterpart of {', '.join(args.scheme)}"
+        if schemes and not runtime.find_schemes(schemes):
+            plan.not_run[name] = f"it has no counterpart of {', '.join(schemes)}"
             continue
-        socs = runtime.find_socs(args.soc)
-        if unknown := tuple(soc for soc in args.soc if soc not in socs):
+        socs = runtime.find_socs(requested_socs)
+        if unknown := tuple(soc for soc in requested_socs if soc not in socs):
             plan.unknown_socs[name] = unknown
             if not socs:
                 continue
         python = pythons.get(name, sys.executable)
         try:
-            runtime.check_cases(models, args.scheme, socs, choose_policy(args.policy))
+            runtime.check_cases(models, schemes, socs, choose_policy(policy))
             require_modules(python, *runtime.choose_modules(models))
         except QnnCiError as error:
             plan.not_run[name] = "; ".join(line.strip() for line in str(error).splitlines())
             plan.errors.append(error)
             continue
         further = [word for soc in socs for word in ("--soc", soc)]
-        further += ["--offline"] if args.offline else []
-        further += ["--policy", str(args.policy)] if args.policy else []
-        words = list_words(runtime, models, args.scheme, further)
+        further += ["--offline"] if offline else []
+        further += ["--policy", str(policy)] if policy else []
+        words = list_words(runtime, models, schemes, further)
         plan.turns.append(Turn(name, python, tuple(words)))
     refusals = [error for error in plan.errors if error.exit_code is ExitCode.USAGE]
     if refusals and len(refusals) == len(chosen):

@@ -28,7 +28,7 @@ from ci.models.schemes import LITERT, AnyScheme, Scheme, SchemeSet
 from ci.models.suite import DEFAULT_SOC
 from ci.models.user_models import ModelEntry, list_scheme_tables
 from ci.onnx.toolchain import require_python
-from ci.packages.modules import LITERT as MODULES
+from ci.packages import modules
 from ci.report.schema import Report, Tool
 from ci.report.text import name_models
 from ci.verbs import options, steps
@@ -41,7 +41,7 @@ from provisioning.errors import UsageError
 from provisioning.manifest.targets import read_litert_socs
 
 PROFILE = "litert"
-PACKAGES, CONVERTING_PACKAGES = MODULES.for_files, MODULES.converting
+PACKAGES, CONVERTING_PACKAGES = modules.LITERT.for_files, modules.LITERT.converting
 DISTRIBUTIONS = ("ai-edge-litert", "onnxruntime", "onnxruntime-qnn", "onnx", "numpy")
 CONVERTING = ("torch", "litert-torch", "litert-converter", "jax")  # only for models from PyTorch
 
@@ -262,7 +262,7 @@ def list_nodes(spec: CaseSpec) -> list[Candidate]:
 
 def choose_packages(specs: Sequence[CaseSpec]) -> tuple[Sequence[str], str]:
     """Return the packages that cases import, and the extra that installs them."""
-    return MODULES.choose(has_functions=any(spec.is_function for spec in specs))
+    return modules.LITERT.choose(has_functions=any(spec.is_function for spec in specs))
 
 
 def open_tools(engine: LitertEngine, environment: Environment, pool: Pool) -> Tools:

@@ -38,7 +38,7 @@ from ci.onnx.toolchain import (
     needs_export,
     require_python,
 )
-from ci.packages.modules import ONNX as MODULES
+from ci.packages import modules
 from ci.report.schema import Report, Tool
 from ci.verbs import steps
 from ci.verbs.lanes.lane import Lane, Plan, Tools
@@ -151,7 +151,7 @@ def list_nodes(spec: CaseSpec) -> list[Candidate]:
 
 def choose_packages(specs: Sequence[CaseSpec]) -> tuple[tuple[str, ...], str]:
     """Return the packages that cases need, and the dependency group that installs them."""
-    return MODULES.choose(has_functions=needs_export(specs))
+    return modules.ONNX.choose(has_functions=needs_export(specs))
 
 
 LANE = Lane(
