@@ -32,10 +32,11 @@ def measure_low(
     program = read()
     recipes: dict[str, Recipe] = {}
     operands: dict[str, tuple[str, str]] = {}  # method and value that each exp reads
+    own_names = name_exps(steps, program)
     for method, graph in program.graphs.items():
         for node in graph.nodes:
-            name = node.name or node.results[0]
-            if node.operator == EXP and name in suspects:
+            name = own_names.get((method, node.results[0]), "")
+            if name in suspects:
                 operands[name] = method, node.reads[0]
         names = dict.fromkeys(value for owner, value in operands.values() if owner == method)
         if names:
@@ -52,6 +53,22 @@ def measure_low(
         else step
         for step in steps
     )
+
+
+def name_exps(steps: Sequence[Step], program: Program) -> dict[tuple[str, str], str]:
+    """Return the name of the step of each exp of a program, by its method and its result. A graph
+    that torch.export traced again, as that of a model that mend rewrote, has other names: its exps
+    are in the same order then."""
+    names = {
+        (method, node.results[0]): node.name or node.results[0]
+        for method, graph in program.graphs.items()
+        for node in graph.nodes
+        if node.operator == EXP
+    }
+    of_steps = [step.name for step in steps if step.operator == EXP]
+    if {*names.values()} != {*of_steps} and len(names) == len(of_steps):
+        return dict(zip(names, of_steps, strict=True))
+    return names
 
 
 def try_to_measure_low(

@@ -15,6 +15,7 @@ from onnx import parser, save  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from ci.executorch.graph_reader import describe_module, measure_module  # noqa: E402
+from ci.mend import call_rewritten  # noqa: E402
 from ci.onnx.compile import measure_file  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
@@ -78,3 +79,18 @@ def test_an_exp_that_cannot_be_computed_may_read_low_numbers() -> None:
     assert measure_module(Chosen(), sets) == describe_module(Chosen(), sets[0])
     assert ["low" in step.numbers for step in measure_module(Chosen(), sets)][-1]
     assert not ["low" in step.numbers for step in measure_module(Chosen(), sets[:1])][-1]
+
+
+SOFTPLUS = """from torch import nn, ones
+def factory():
+    return nn.Softplus().eval(), (ones(4),)
+"""
+
+
+def test_an_exp_that_a_rewrite_wrote_has_another_name_in_a_new_trace(tmp_path: Path) -> None:
+    """mend writes softplus with an exp of -|x|, and its model was green with a warning."""
+    (tmp_path / "net.py").write_text(SOFTPLUS)
+    net, _ = call_rewritten(f"{tmp_path / 'net.py'}:factory", ["softplus-by-series"])
+    for least, is_low in ((-80.0, False), (-100.0, True)):
+        steps = measure_module(net, [(torch.tensor([0.0, 1.0, 2.0, least]),)])
+        assert ["low" in step.numbers for step in steps if step.operator == "exp"] == [is_low]
