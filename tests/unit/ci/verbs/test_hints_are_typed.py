@@ -71,7 +71,7 @@ POLICIES = {
 }
 PROGRAMS = {
     "broken": "exit 1",
-    "waits": "exec sleep 60",
+    "waits": "exec sleep 600",
     "elsewhere": 'cp "$1" "${2%/*}"',
     "isolated": f'exec {sys.executable} -I -S "$@"',  # a Python without packages
     # It lists two phones, neither of which is ready.
