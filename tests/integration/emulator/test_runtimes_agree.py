@@ -1,5 +1,5 @@
 """The page of ``test`` has the figures that each runtime's own verb reports alone, for real models:
-a red one, and one of several outputs with an operator on the CPU; in float and quantized."""
+a red one, and one of several outputs; in float and quantized."""
 
 from __future__ import annotations
 
