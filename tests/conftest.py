@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -78,6 +79,14 @@ TOGETHER = ("tests/integration/doctor/",)
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would
 # inherit that, and outlive the interrupt that it is sent.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def own_variables() -> Iterator[None]:
+    """What sets environment variables in a test ends with it. Verbs set some for their later steps
+    and processes, such as --adaptor, which the next test in this process would follow."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
