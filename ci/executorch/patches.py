@@ -374,8 +374,8 @@ def export_once() -> None:
 
     def take_or_export(module: Any, args: Any, *further: Any, **options: Any) -> Any:
         # Other options, and an export that records gradients, may lead to another program.
-        asked = {name: value for name, value in options.items() if value is not None}
-        is_plain = asked == {"strict": True} and not further and not torch.is_grad_enabled()
+        given_options = {name: option for name, option in options.items() if option is not None}
+        is_plain = given_options == {"strict": True} and not (further or torch.is_grad_enabled())
         program = take_export(module, args) if is_plain else None
         return export(module, args, *further, **options) if program is None else program
 

@@ -265,8 +265,8 @@ def overlaps(first: RuntimeRow, second: RuntimeRow) -> bool:
 
 def describe_smallest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     """Yield which row has the smallest program, and those whose sizes are shown alike."""
-    if found := find_smallest(rows):
-        smallest, *alike = found
+    if smallest_rows := find_smallest(rows):
+        smallest, *alike = smallest_rows
         tie = f", as small as {join_labels(alike)}" if alike else ""
         yield f"smallest: {smallest.label} ({smallest.shown_size}){tie}"
 
@@ -284,10 +284,10 @@ def find_smallest(rows: Sequence[RuntimeRow]) -> list[RuntimeRow]:
 
 def describe_most_accurate(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     """Yield which row has the highest SQNR, and those within ALIKE_DB of it."""
-    found = find_most_accurate(rows)
-    if not found:
+    most_accurate_rows = find_most_accurate(rows)
+    if not most_accurate_rows:
         return
-    best, *alike = found
+    best, *alike = most_accurate_rows
     tie = f", which cannot be distinguished from {join_labels(alike)}" if alike else ""
     shown = "exact" if best.exact else f"{best.shown_db} dB"
     yield f"most accurate: {best.label} ({shown}){tie}"
