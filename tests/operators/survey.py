@@ -53,6 +53,7 @@ CLAIMS = {
 }
 ENDED = re.compile(r"ends with an error|partitioner fails")
 OPERATOR = re.compile(r"^[\w.]+: ")
+UNKNOWN_SIZE = re.compile(r"\bu\d+\b")  # torch counts these on with each trace of a program
 MOST = 240
 Answers = dict[str, dict[str, dict[str, str]]]  # row, scheme, SoC: TAKEN or why not
 
@@ -107,7 +108,8 @@ def read_answers(audit: Mapping[str, Any]) -> Answers:
 def explain(finding: Mapping[str, Any]) -> str:
     """A finding's headline, or the error that ended a lowering, of which a headline shows less."""
     if finding["id"] == NOT_LOWERED.id and finding["evidence"]:
-        return f"a lowering ends with an error: {finding['evidence'].splitlines()[0]}"
+        error = UNKNOWN_SIZE.sub("u0", finding["evidence"].splitlines()[0])
+        return f"a lowering ends with an error: {error}"
     return str(finding["headline"])
 
 
