@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ci.cases.engine import FLOAT, Compiled, Engine, Staging, require_proof
+from ci.cases.engine import FLOAT, Compiled, CompilerError, Engine, Staging, require_proof
 from ci.cases.forked import LOWERING, DiedError, is_own, run_forked
 from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
@@ -48,6 +48,7 @@ from provisioning.files import (
 )
 
 RECORD = "artifact.json"
+KEY = "key"  # the file next to the log in which a worker that is ended leaves the program's key
 # These modules select cases and judge outputs but do not affect the programs. Models are hashed by
 # what they call (see ci.models.calls).
 CHOOSING = frozenset(
@@ -254,7 +255,9 @@ def publish_artifact(staging: Path, directory: Path) -> bool:
 class CompileResult(Struct, frozen=True):
     """The result of a CompileJob: the directory and record of an artifact or, in ``refused``, why
     the case was not compiled. ``repaired`` is true if a damaged artifact was replaced. ``key`` is
-    that of a program which the compiler refused, or of which its process died."""
+    that of a program which the compiler refused; of one whose process ended, see KEY. ``exceeded``
+    is whether the compiler, a program that the worker ran, exceeded a limit, and ``died`` whether
+    it died."""
 
     directory: str = ""
     artifact: Artifact | None = None
@@ -262,6 +265,8 @@ class CompileResult(Struct, frozen=True):
     repaired: bool = False
     refused: Finding | None = None
     key: str = ""
+    died: bool = False
+    exceeded: bool = False
 
 
 def as_compiled(ended: Ended) -> CompileResult:
@@ -270,8 +275,7 @@ def as_compiled(ended: Ended) -> CompileResult:
         error, where = ended.error, "" if ended.error else "lowering: "
         kind = INVALID if error and not isinstance(error, DiedError) else DIED
         kind = BUG if isinstance(error, DefectError) else kind
-        refused = kind.find(f"{where}{ended.failure}", advice=ended.advice)
-        return CompileResult(refused=refused, key=error.key if isinstance(error, DiedError) else "")
+        return CompileResult(refused=kind.find(f"{where}{ended.failure}", advice=ended.advice))
     result: CompileResult = ended.result
     return result
 
@@ -303,12 +307,13 @@ class CompileJob:
         lookup = run_forked(self._find, "loading the model")
         if lookup.artifact:
             return lookup
+        # Whoever ends this process, or the fork: answers about the model are found by its key.
+        note = self.log.with_name(KEY)
+        note.write_text(Path(lookup.directory).name, encoding="ascii")
         self.engine.warm_up(self.spec)
-        try:
-            return run_forked(lambda: self._compile(lookup), LOWERING)
-        except DiedError as error:
-            error.key = Path(lookup.directory).name
-            raise
+        compiled = run_forked(lambda: self._compile(lookup), LOWERING)
+        note.unlink()
+        return compiled
 
     def _find(self) -> CompileResult:
         directory = artifact_path(self.cache, self.engine.key(self.spec))
@@ -343,11 +348,17 @@ class CompileJob:
                 if no_room := explain_no_room(error, self.cache):
                     raise no_room from error
                 refused = self.engine.explain(error, self.log)
-                if isinstance(error, QnnCiError):
+                died = exceeded = False
+                if isinstance(error, CompilerError):
+                    refused = DIED.from_error(error)
+                    died, exceeded = error.died, error.exceeded
+                elif isinstance(error, QnnCiError):
                     refused = (BUG if is_own(error) else INVALID).from_error(error)
                 elif is_own(error):
                     refused = find_bug(error, evidence=refused.evidence)
-                return CompileResult(refused=refused, key=directory.name)
+                return CompileResult(
+                    refused=refused, key=directory.name, died=died, exceeded=exceeded
+                )
             if not publish_artifact(staging.directory, directory) and not self.use_cache:
                 fresh = self.log.with_name("lowered") / directory.name
                 shutil.move(staging.directory, fresh)

@@ -385,6 +385,15 @@ class RunNotes:
     device: DeviceFigures | None = None  # measurements from a device
 
 
+class CompilerError(FailedError):
+    """Raised if the compiler is a program that died, or that was ended because it ``exceeded`` a
+    limit of time or memory."""
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "", exceeded: bool = False) -> None:
+        super().__init__(what, why=why, fix=fix)
+        self.exceeded, self.died = exceeded, not exceeded
+
+
 class RunError(FailedError):
     """Raised if a program returned no outputs. ``used`` is true if its process had run other
     programs before. If a device was lost during the run, ``lacks`` names it; if the machine was too

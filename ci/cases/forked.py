@@ -119,10 +119,9 @@ def without_collection() -> Iterator[None]:
 
 class DiedError(PlacedError):
     """A fork died, or its result was not what it should be. ``doing`` is what it did, if it
-    died, and ``key`` that of the program that it compiled."""
+    died."""
 
     doing = ""
-    key = ""
 
 
 def still_tqdm() -> None:

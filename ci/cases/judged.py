@@ -171,18 +171,20 @@ class CaseJudge:
             findings.reverse()
         return self.end(Status.FAILED, [*findings, *self.find_excesses(compiled)], log_tail)
 
-    def refuse(self, finding: Finding, log_tail: str) -> CaseResult:
+    def refuse(
+        self, finding: Finding, log_tail: str, *, died: bool = False, exceeded: bool = False
+    ) -> CaseResult:
         """End a case that was not lowered. Its status is ``unsupported`` if the policy expects the
-        refusal, else ``failed``."""
+        refusal, else ``failed``. ``died`` and ``exceeded`` are those of end_diagnosed."""
         if reason := self.find_refusal(finding):
             return self.end(Status.UNSUPPORTED, [expect(finding, reason)], log_tail)
-        return self.end_diagnosed(finding, log_tail)
+        return self.end_diagnosed(finding, log_tail, died=died, exceeded=exceeded)
 
     def end_diagnosed(
         self, finding: Finding, log_tail: str, *, died: bool = False, exceeded: bool = False
     ) -> CaseResult:
-        """End a case without a program, after experiments. ``died`` is whether its process died,
-        and ``exceeded`` whether a limit of time or memory ended it."""
+        """End a case without a program, after experiments. ``died`` is whether the process that
+        compiled it died, and ``exceeded`` whether a limit of time or memory ended it."""
         with self.facts.notes.of("the cause, by experiments"):
             self.reasons.diagnose(finding, repeats=died, exceeded=exceeded)
         return self.end(Status.FAILED, [finding], log_tail)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from ci.cases.cache import CompileJob, as_compiled
+from ci.cases.cache import KEY, CompileJob, CompileResult, as_compiled
 from ci.cases.engine import (
     CPU,
     STAGE,
@@ -166,8 +166,9 @@ class CaseRun:
             raise RunError(f"lowering: {ended.failure}", lacks=CPU)
         compile_result = as_compiled(ended)
         if compile_result.refused:
-            self.facts.evidence.refused_key = compile_result.key
-            return self._end_refused(ended, compile_result.refused)
+            noted_key = read_window(self.directory / KEY)
+            self.facts.evidence.refused_key = compile_result.key or noted_key
+            return self._end_refused(ended, compile_result)
         if not compile_result.artifact:
             raise DefectError("a program was neither compiled nor refused")
         directory, compiled = Path(compile_result.directory), compile_result.artifact.compiled
@@ -196,11 +197,15 @@ class CaseRun:
             shutil.copytree(directory, self.directory / ARTIFACT, dirs_exist_ok=True)
         return result
 
-    def _end_refused(self, ended: Ended, finding: Finding) -> CaseResult:
+    def _end_refused(self, ended: Ended, compile_result: CompileResult) -> CaseResult:
         """End a case without a program."""
+        finding = compile_result.refused
+        if finding is None:
+            raise DefectError("a program was not compiled for no reason")
         self.facts.evidence.is_defect = finding.id == BUG.id
+        died, exceeded = compile_result.died, compile_result.exceeded
         if not ended.failure:
-            return self.judging.refuse(finding, ended.log_tail)
+            return self.judging.refuse(finding, ended.log_tail, died=died, exceeded=exceeded)
         # No tool refused it. What dies while it compiles, or does not end, may be changed.
         if isinstance(ended.error, DiedError) and ended.error.doing == LOWERING:
             return self.judging.end_diagnosed(finding, ended.log_tail, died=True)

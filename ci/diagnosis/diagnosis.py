@@ -187,7 +187,8 @@ def diagnose(suspicion: Suspicion) -> Steps:
     """Ask for experiments, and return what they showed."""
     remedies = cast("list[RemedyChoice] | None", (yield ListRemedies()))
     if remedies is None:
-        return Diagnosis(suspicion.whole_result, ended=TIME_IS_UP)
+        late = Diagnosis(suspicion.whole_result, ended=TIME_IS_UP)
+        return (yield from keep_unknown(late, suspicion))
     # Otherwise, whatever is changed would seem to cure what chance did once.
     if suspicion.repeats:
         again = cast(Result, (yield RunPart(WHOLE)))
@@ -200,7 +201,19 @@ def diagnose(suspicion: Suspicion) -> Steps:
         smallest = cast("Smallest | None", (yield FindSmallest(names)))
         if smallest is not None:
             diagnosis = yield from narrow(diagnosis, smallest, remedies, suspicion)
-    return (yield from try_on_whole(diagnosis, suspicion))
+    diagnosis = yield from try_on_whole(diagnosis, suspicion)
+    return (yield from keep_unknown(diagnosis, suspicion))
+
+
+def keep_unknown(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
+    """Keep the part of an unknown cause as a reproducer, or the whole model if it is small. A part
+    whose error the whole model does not have shows nothing of that cause."""
+    part: Part = () if diagnosis.is_only_of_part else diagnosis.part
+    is_small = suspicion.count <= SMALL
+    if diagnosis.is_proven or not (part or is_small):
+        return diagnosis
+    names = tuple(operator.name for operator in part) or WHOLE
+    return replace(diagnosis, reproducer=cast(str, (yield KeepPart(names))) or "")
 
 
 def try_on_whole(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
@@ -422,7 +435,7 @@ def list_partners(
 
 def examine(diagnosis: Diagnosis, finer: str) -> Steps:
     """Find out whether a part that no remedy makes right is right if it returns the results inside
-    of it, or with more bits. If it is not, keep it as a reproducer."""
+    of it, or with more bits."""
     names = tuple(operator.name for operator in diagnosis.part)
     before = diagnosis.before
     experiments = []
@@ -433,14 +446,12 @@ def examine(diagnosis: Diagnosis, finer: str) -> Steps:
     for experiment in experiments:
         result = cast(Result, (yield experiment))
         if result.failure == TIME_IS_UP:
-            diagnosis = replace(diagnosis, ended=TIME_IS_UP)
-            break
+            return replace(diagnosis, ended=TIME_IS_UP)
         if result.is_right and gains(result, before):
             return replace(
                 diagnosis, after=result, is_fused=experiment.returns_all, finer=experiment.scheme
             )
-    path = cast(str, (yield KeepPart(names))) or ""
-    return replace(diagnosis, reproducer=path)
+    return diagnosis
 
 
 def narrow(

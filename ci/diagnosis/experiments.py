@@ -51,14 +51,16 @@ class Result(Struct, frozen=True):
     """The answer to a run: the SQNR in dB that a part's program reaches against its model, and the
     one that rounding alone would leave. ``is_right`` is whether the gate takes it for faithful; of
     a model that is quantized badly, whether it passes. ``failure`` is why there are no outputs:
-    the program was refused (``is_refused``), died, or did not end. ``cpu_nodes`` is the number of
-    nodes on the CPU, if these are what is wrong."""
+    the program was refused (``is_refused``), died, or did not end. ``is_fleeting`` is whether a
+    limit, or something outside of the process, ended it, so that another run may answer otherwise.
+    ``cpu_nodes`` is the number of nodes on the CPU, if these are what is wrong."""
 
     reached_db: float | None = None
     predicted_db: float | None = None
     is_right: bool = False
     failure: str = ""
     is_refused: bool = False
+    is_fleeting: bool = False
     cpu_nodes: int = 0
 
 
@@ -120,7 +122,8 @@ class FindSmallest:
 
 @dataclass(frozen=True)
 class KeepPart:
-    """Asks to keep a part as a reproducer. The answer is its path, or "" if it was not kept."""
+    """Asks to keep a part, or the whole model, as a reproducer. The answer is its path, or "" if it
+    was not kept."""
 
     part: tuple[str, ...]
 

@@ -132,5 +132,5 @@ def list_facts(diagnosis: Diagnosis) -> list[str]:
     elif not diagnosis.ended:
         facts.append("no known rewrite applies to it")
     facts += [diagnosis.ended] if diagnosis.ended else []
-    facts += [f"kept as {diagnosis.reproducer}"] if diagnosis.reproducer else []
+    facts += [f"reproducer: {diagnosis.reproducer}"] if diagnosis.reproducer else []
     return facts

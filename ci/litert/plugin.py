@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ci.cases.engine import CompilerError
 from ci.litert.empty_library import make_empty_library
 from provisioning.console.allowance import Allowance
 from provisioning.console.caller import install_command
@@ -161,18 +162,18 @@ def run_plugin(
     raise describe_failure(ended, result)
 
 
-def describe_death(end: str, *, has_compiled: bool) -> FailedError:
+def describe_death(end: str, *, has_compiled: bool) -> CompilerError:
     """Return the error for a signal that ended the plugin's program, before or after QNN had
     compiled the model."""
     if has_compiled:
-        return FailedError(
+        return CompilerError(
             f"LiteRT's apply_plugin_main {end} while it wrote the compiled file",
             why="QNN had compiled the model; it does so if several operators STABLEHLO_SCATTER stay"
             " on the CPU, which litert-torch makes of index_copy",
             fix="let localise find the operators, and write values at a position of a cache with"
             " torch.where(places == position, new, old)",
         )
-    return FailedError(
+    return CompilerError(
         f"LiteRT's plugin for Qualcomm {end}",
         why="it does so for some operators, for a dimension of 0, and for damaged files",
         fix="let localise find the operator, and write it with others; or write the file again"
@@ -186,10 +187,11 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
     stdout = ended.stdout.decode("utf-8", "replace")
     if ended.exceeded:
         excess = ended.exceeded.removeprefix("the process ")
-        return FailedError(
+        return CompilerError(
             f"LiteRT's plugin for Qualcomm was ended: it {excess}",
             why="it does not end for some models, such as a linear layer of one number in int8",
             fix="change the model, or raise --timeout-s",
+            exceeded=True,
         )
     if code < 0:
         return describe_death(end, has_compiled=stderr.rstrip().endswith(WRITING))

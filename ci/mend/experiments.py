@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import threading
 import time
@@ -20,6 +21,7 @@ from msgspec import structs
 from ci.audit.localise_search import EXCEEDED, name_refusal
 from ci.cases.facts import Options
 from ci.cases.pipeline import CaseRun
+from ci.cases.pool import ABORTED
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion, advance, diagnose
 from ci.diagnosis.experiments import (
@@ -57,6 +59,12 @@ NET = "net"
 CASES = 4  # of which a run may have the seconds
 MOST_SLOW = 4.0  # times that experiments may take longer on a busy machine
 LEAST_S = 1.0  # that an experiment needs
+KEEP_S = 6.0  # to write a reproducer, also when the time for experiments is up
+# What says nothing of the model: the run was stopped, or something outside of a process ended it,
+# as the kernel does if memory runs out. A process ends itself by the other signals.
+ENDED_FROM_OUTSIDE = re.compile(
+    rf"{ABORTED}|closed its pipe|was killed by (?!SIG(?:SEGV|FPE|ABRT|ILL|BUS|TRAP)\b)"
+)
 # Of the seconds of a case that exceeded a limit: what one experiment may take, which may not end.
 SHARE_OF_ENDLESS = 0.25
 NOT_CHANGED = (
@@ -412,7 +420,7 @@ class Laboratory:
             result = structs.replace(result, is_refused=False)
         if result.failure and self.left_s < LEAST_S:
             return Result(failure=TIME_IS_UP)
-        return result
+        return structs.replace(result, is_fleeting=is_fleeting(case))
 
     def measure_quantized(self, subject: CaseSpec, remedies: tuple[str, ...]) -> Result:
         """Return the accuracy of the quantized model on the CPU with rewrites."""
@@ -433,10 +441,13 @@ class Laboratory:
 
     def keep(self, part: tuple[str, ...]) -> str:
         """Copy a part to the directory of the case's files, and return its path; "" if it has none
-        or there is no such directory."""
+        or there is no such directory. The whole model of a file is that file."""
+        if part == WHOLE and self.spec.is_file:
+            return self.spec.reference
         options = self.case_run.options
         if options.files_directory is None:
             return ""
+        self.deadline = max(self.deadline, time.monotonic() + KEEP_S)
         reference = self.write_part(part, returns_all=False)
         if not reference:
             return ""
@@ -455,6 +466,9 @@ def open_answers(run: CaseRun, lane: RewriteLane, finding: Finding) -> Answers |
     key = evidence.artifact.key if evidence.artifact else evidence.refused_key
     if not key or not run.options.use_cache:
         return None
+    # Of the finding, what an answer depends on, and not its words: those of a process that exceeded
+    # a limit have the seconds that it took this time.
+    known_cures = (row.name for row in read_rewrites(lane) if row.cures_any([finding]))
     words = (
         key,
         lane,
@@ -464,17 +478,27 @@ def open_answers(run: CaseRun, lane: RewriteLane, finding: Finding) -> Answers |
         repr(run.setup.parts),
         repr(run.facts.limits),
         finding.question.value,
-        finding.words,
+        name_stop(finding),
+        *known_cures,
     )
     return Answers(words, answers_home())
 
 
+def name_stop(finding: Finding) -> str:
+    """Return why there are no outputs, without names and numbers, by which a part is refused for
+    the same reason; empty if there are some."""
+    if finding.question not in STOPPING:
+        return ""
+    excess = EXCEEDED.search(finding.headline)
+    return excess[0] if excess else name_refusal(finding.headline)
+
+
 def is_lasting(answer: Answer) -> bool:
-    """Return whether an answer is the same in another run: not if a limit of time ended it, or if
-    something else than the compiler failed."""
+    """Return whether an answer is the same in another run: not if a limit or something outside of
+    its process ended it, or if something else than the compiler failed."""
     if not isinstance(answer, Result):
         return bool(answer)
-    return not answer.failure or answer.is_refused
+    return not answer.is_fleeting and (not answer.failure or answer.is_refused)
 
 
 def describe(experiment: RunPart) -> str:
@@ -536,8 +560,14 @@ def is_refused_alike(finding: Finding, case: Case, *, is_changed: bool) -> bool:
     """Return whether the refusal of a case says something about that of the model. A model that is
     changed by a rewrite and exceeds a limit might end in the time that the whole case had."""
     if is_changed:
-        return EXCEEDED.search(case.headline) is None
+        return not is_fleeting(case)
     return is_same_refusal(finding, case)
+
+
+def is_fleeting(case: Case) -> bool:
+    """Return whether a limit, or something outside of its process, ended a case."""
+    lines = [line for stopped in case.judgement.findings for line in stopped.words.splitlines()]
+    return any(EXCEEDED.search(line) or ENDED_FROM_OUTSIDE.search(line) for line in lines)
 
 
 def is_same_refusal(finding: Finding, case: Case) -> bool:

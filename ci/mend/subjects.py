@@ -99,9 +99,10 @@ class Subjects:
         return localise_torch.make_division(plain_module, plain_module, judged)
 
     def write_part(self, operators: Sequence[str], folder: Path, *, returns_all: bool) -> str:
-        """Write a part with its inputs to a folder, and return its reference."""
+        """Write a part with its inputs to a folder, and return its reference. No operators stand
+        for all of them."""
         division = self.divide()
-        names = [name for name in division.operators if name in {*operators}]
+        names = [name for name in division.operators if name in {*operators} or not operators]
         read_inside = {read for name in names for read in division.find_inputs(name)}
         last = [
             name

@@ -18,18 +18,16 @@ from ci.cases.cache import (
     Artifact,
     CompileJob,
     artifact_path,
-    as_compiled,
     hash_files,
     hash_words,
     publish_artifact,
     read_artifact,
     write_artifact,
 )
-from ci.cases.engine import Compiled, Delegation, Staging
-from ci.cases.forked import DiedError
-from ci.cases.pool import Ended
+from ci.cases.engine import Compiled, CompilerError, Delegation, Staging
+from ci.cases.forked import DiedError, run_forked
 from ci.cases.spec import CaseSpec
-from ci.facts.kinds import NOT_LOWERED
+from ci.facts.kinds import DIED, NOT_LOWERED
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.models.user_models import Source
@@ -201,10 +199,42 @@ def test_what_is_refused_or_dies_has_the_key_of_its_program(tmp_path: Path) -> N
     engine.compile = refuse
     assert job().key == hash_words("after")
     engine.compile = die
-    with pytest.raises(DiedError, match="SIGFPE") as died:
+    with pytest.raises(DiedError, match="SIGFPE"):
         job()
-    ended = Ended(None, died.value.what, "", error=died.value)
-    assert as_compiled(ended).key == hash_words("after")
+    assert (tmp_path / cache.KEY).read_text() == hash_words("after")
+
+
+class KillingEngine(ChangingEngine):
+    """An engine whose worker is killed while it warms up, as by the kernel if memory runs out."""
+
+    def warm_up(self, spec: CaseSpec) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_leaves_the_key_of_its_program(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("model")
+    engine: Any = KillingEngine(tmp_path / "model")
+    spec = CaseSpec("net", Scheme.FP16, "SM8650")
+    job = CompileJob(engine, spec, tmp_path / "cache", tmp_path / "log")
+    with pytest.raises(DiedError, match="SIGKILL"):
+        run_forked(job)
+    assert (tmp_path / cache.KEY).read_text() == hash_words("model")
+
+
+@pytest.mark.parametrize("exceeded", [True, False])
+def test_a_compiler_that_exceeds_a_limit_or_dies_is_no_mistake_of_the_model(
+    exceeded: bool, tmp_path: Path
+) -> None:
+    def fail(_spec: CaseSpec, _staging: Staging) -> Compiled:
+        raise CompilerError("the plugin was ended", exceeded=exceeded)
+
+    (tmp_path / "model").write_text("model")
+    engine: Any = ChangingEngine(tmp_path / "model")
+    engine.compile, engine.explain = fail, lambda error, _log: NOT_LOWERED.find(str(error))
+    spec = CaseSpec("net", Scheme.FP16, "SM8650")
+    result = CompileJob(engine, spec, tmp_path / "cache", tmp_path / "log")()
+    assert (result.exceeded, result.died) == (exceeded, not exceeded)
+    assert result.refused == DIED.find("the plugin was ended")
 
 
 def test_lowering_without_the_cache_replaces_only_a_damaged_entry(
@@ -216,6 +246,7 @@ def test_lowering_without_the_cache_replaces_only_a_damaged_entry(
     write = engine.compile
     engine.compile = lambda *arguments: msgspec.structs.replace(write(*arguments), sets=0)
     entry, log = artifact_path(tmp_path / "cache", KEY), tmp_path / "case/lower.log"
+    log.parent.mkdir()
     spec = CaseSpec("net", Scheme.FP16, "SM8650")
 
     def lower(*, use_cache: bool = True) -> tuple[Path, bool, bool]:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from ci.cases.cache import Artifact
+from ci.cases.cache import Artifact, CompileResult
 from ci.cases.engine import NOISE, Sets, Staging
 from ci.cases.facts import CaseFacts
 from ci.cases.forked import DiedError
@@ -29,7 +29,7 @@ from ci.cases.runners import INPUT_LIST
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion
 from ci.diagnosis.experiments import RemedyChoice, Result
 from ci.facts.finding import Certainty, Finding, Origin, Place
-from ci.facts.kinds import METRIC_BLIND, OFF_GRID
+from ci.facts.kinds import DIED, METRIC_BLIND, OFF_GRID
 from ci.facts.kinds import NOISE as ABOVE_NOISE
 from ci.judging.figures import Figures
 from ci.judging.gate import Judgement, OutputJudgement
@@ -343,9 +343,16 @@ def end_with(
     return Ended(None, failure, "", error=error, exceeded=exceeded, places=places)
 
 
+def refuse_with(*, died: bool = False, exceeded: bool = False) -> Ended:
+    refused = DIED.find("the plugin did not end within 9 s")
+    return Ended(CompileResult(refused=refused, key="key", died=died, exceeded=exceeded), "", "")
+
+
 @pytest.mark.parametrize(
     ("ended", "is_asked"),
     [
+        (refuse_with(died=True), True),  # the compiler is a program that the worker runs
+        (refuse_with(exceeded=True), True),
         (end_with(make_death("lowering")), True),
         (end_with(make_death("loading the model")), False),  # by the user's code
         (end_with(None), False),  # its worker was killed
@@ -373,6 +380,7 @@ def test_experiments_are_made_with_a_model_whose_process_dies_or_does_not_end_wh
     runner = EchoRunner(lambda sets: sets)
     result = run_case(tmp_path, LABELLER, runner, pool=DyingPool(), experiments=experiments)
     asked = [(suspicion.repeats, suspicion.exceeded) for suspicion in suspicions]
-    assert asked == [(not ended.exceeded, ended.exceeded)] * is_asked
+    exceeded = ended.exceeded or bool(ended.result and ended.result.exceeded)
+    assert asked == [(not exceeded, exceeded)] * is_asked
     (finding,) = result.case.judgement.findings
     assert any(cause.certainty is Certainty.PROVEN for cause in finding.causes) is is_asked

@@ -45,6 +45,8 @@ CHAIN = [
     for number in range(20)
 ]
 PART = "the part (add [net.py:8], add [net.py:9])"
+KEPT = "reproducer: qnn/part.py"
+NONE_APPLIES = "no known rewrite applies to it"
 LARGE = Suspicion(WRONG, first=("op9", "add", "net.py:9"), faults=("fault-b",), count=20)
 SMALL = Suspicion(
     WRONG, first=("op9", "add", "net.py:9"), faults=("fault-b",), count=4, divides=False
@@ -293,7 +295,7 @@ def test_an_unknown_cause_says_that_the_time_was_up_before_the_last_experiments(
     assert laboratory.experiments == experiments
     assert cause.text == (
         "no experiment shows the cause: the part (add [net.py:8], add [net.py:9]) has 18.6 dB;"
-        " tried: a (18.6 dB); the time is up (--diagnose); kept as qnn/part.py"
+        " tried: a (18.6 dB); the time is up (--diagnose); reproducer: qnn/part.py"
     )
 
 
@@ -305,7 +307,7 @@ def test_an_unknown_cause_says_what_was_tried_and_where_the_part_is() -> None:
     assert cause.certainty is Certainty.UNKNOWN
     assert cause.text == (
         "no experiment shows the cause: the part (add [net.py:8], add [net.py:9]) has 18.6 dB;"
-        " tried: b (18.6 dB), a (the process died: SIGSEGV); kept as qnn/part.py"
+        " tried: b (18.6 dB), a (the process died: SIGSEGV); reproducer: qnn/part.py"
     )
 
 
@@ -319,7 +321,7 @@ def test_a_proven_cause_has_both_figures_and_its_remedy() -> None:
 
 @pytest.mark.parametrize(
     ("remedies", "reason"),
-    [(None, "the time is up (--diagnose)"), ([], "no known rewrite applies to it")],
+    [(None, TIME_IS_UP), ([], NONE_APPLIES)],
 )
 def test_the_cause_of_a_model_without_remedies_is_unknown(
     remedies: list[RemedyChoice] | None, reason: str
@@ -330,7 +332,76 @@ def test_the_cause_of_a_model_without_remedies_is_unknown(
     assert not diagnosis.is_proven
     (cause,) = advise_on_diagnosis(diagnosis).causes
     assert cause.certainty is Certainty.UNKNOWN
-    assert cause.text == f"no experiment shows the cause: the model has 18.6 dB; {reason}"
+    assert cause.text == f"no experiment shows the cause: the model has 18.6 dB; {reason}; {KEPT}"
+
+
+ENDLESS = Suspicion(
+    Result(failure="lowering: did not end within 300 s", is_refused=True),
+    faults=("fault-b",),
+    count=4,
+    exceeded=True,
+)
+BELOW_LIMIT = Suspicion(Result(reached_db=12.0), count=4, divides=False)  # of the policy
+
+
+@pytest.mark.parametrize(
+    ("suspicion", "remedies", "whole_results", "parts", "text"),
+    [
+        # A limit of time or memory: of the whole model, and of its parts.
+        (ENDLESS, None, {}, {}, f"the model has no outputs; {TIME_IS_UP}; {KEPT}"),
+        (
+            ENDLESS,
+            [A, B],
+            {"b": HANGS, "a": LATE},
+            {},
+            f"the model has no outputs; tried: b ({HANGS.failure}); {TIME_IS_UP}; {KEPT}",
+        ),
+        (
+            ENDLESS,
+            [B],
+            {"b": HANGS},
+            {"2": HANGS, "3": ENDLESS.whole_result, "3 b": HANGS},
+            (
+                "the part (add [net.py:17], add [net.py:18], add [net.py:19]) has no outputs;"
+                f" tried: b ({HANGS.failure}); {KEPT}"
+            ),
+        ),
+        (
+            replace(ENDLESS, count=20),
+            [B],
+            {"b": LATE},
+            {},
+            f"the model has no outputs; {TIME_IS_UP}",
+        ),
+        # Accuracy below a limit of the policy.
+        (BELOW_LIMIT, [], {}, {}, f"the model has 12.0 dB; {NONE_APPLIES}; {KEPT}"),
+        (
+            BELOW_LIMIT,
+            [A, B],
+            {"a": Result(reached_db=12.1), "b": LATE},
+            {},
+            f"the model has 12.0 dB; tried: a (12.1 dB); {TIME_IS_UP}; {KEPT}",
+        ),
+        (
+            replace(BELOW_LIMIT, count=20),
+            [A],
+            {"a": Result(reached_db=12.1)},
+            {},
+            "the model has 12.0 dB; tried: a (12.1 dB)",  # and is its own reproducer
+        ),
+    ],
+)
+def test_a_case_that_exceeds_a_limit_says_what_was_tried_and_where_its_reproducer_is(
+    suspicion: Suspicion,
+    remedies: list[RemedyChoice] | None,
+    whole_results: Mapping[str, Result],
+    parts: Mapping[str, Result],
+    text: str,
+) -> None:
+    diagnosis = Laboratory(remedies, whole_results, parts).run(suspicion)
+    (cause,) = advise_on_diagnosis(diagnosis).causes
+    assert cause.certainty is Certainty.UNKNOWN
+    assert cause.text == f"no experiment shows the cause: {text}"
 
 
 def find(name: str, *lines: int) -> KnownFault:
@@ -584,7 +655,6 @@ TWO = "the part (add [net.py:8], add [net.py:9]) has 2 nodes on the CPU"
 THREE = "the part (add [net.py:8], add [net.py:9], add [net.py:10]) has 2 nodes on the CPU"
 TAKEN_WHOLE = "the whole model has 2 nodes on the CPU, and none with it"
 NO_BITS = "QNN does not take these operators with the bits of the scheme"
-KEPT = "kept as qnn/part.py"
 NO_CHANGE = "no change that is known lets QNN take all operators"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ci.cases.engine import CompilerError
 from ci.litert import plugin
 from ci.litert.plugin import read_messages, run_plugin
 from provisioning.errors import FailedError
@@ -139,6 +140,9 @@ FAILURES = {
 }
 
 
+ENDS = {"dies", "dies as it writes", "never ends"}  # which experiments with the model may explain
+
+
 def install(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ``script`` the plugin's program."""
     program = folder / "package" / plugin.PROGRAM
@@ -158,6 +162,10 @@ def test_a_plugin_that_compiles_nothing_is_an_error_with_its_cause(
         compile_with(tmp_path, timeout_s=1 if name == "never ends" else 600)
     assert failure.message in raised.value.what
     assert failure.why in raised.value.why
+    assert isinstance(raised.value, CompilerError) is (name in ENDS)
+    if isinstance(raised.value, CompilerError):
+        is_endless = name == "never ends"
+        assert (raised.value.exceeded, raised.value.died) == (is_endless, not is_endless)
 
 
 def compile_with(folder: Path, timeout_s: float = 600) -> plugin.PluginResult:

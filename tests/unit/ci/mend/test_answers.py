@@ -20,7 +20,8 @@ from ci.diagnosis.experiments import (
     Result,
     RunPart,
 )
-from ci.facts.kinds import NOT_LOWERED
+from ci.facts.finding import Finding
+from ci.facts.kinds import DIED, NO_OUTPUTS, NOISE, NOT_LOWERED
 from ci.mend.answers import Answers
 from ci.mend.experiments import is_lasting, open_answers
 from ci.models.schemes import Scheme
@@ -83,6 +84,7 @@ def test_a_store_that_cannot_be_written_costs_only_the_answer(tmp_path: Path) ->
         (Result(failure=TIME_IS_UP), False),
         (Result(failure="lowering: did not end within 9 s"), False),
         (Result(failure="run: the process died: SIGKILL"), False),
+        (Result(failure="killed by SIGKILL", is_refused=True, is_fleeting=True), False),
         ([REMEDY], True),
         ([], False),  # as of a job that did not end
         (None, False),
@@ -98,18 +100,57 @@ def test_what_a_limit_of_time_may_have_ended_is_tried_again(answer: Answer, is_k
         (SimpleNamespace(key="made"), "", True, "made"),
         (None, "refused", True, "refused"),
         (None, "refused", False, ""),
-        (None, "", True, ""),  # its process was killed before it was identified
+        (None, "", True, ""),  # its process was killed before it was identified, see cache.KEY
     ],
 )
 def test_the_answers_about_a_refused_program_are_kept_too(
     artifact: Any, refused_key: str, use_cache: bool, key: str
 ) -> None:
-    evidence = SimpleNamespace(artifact=artifact, refused_key=refused_key)
-    run: Any = SimpleNamespace(
-        facts=SimpleNamespace(evidence=evidence, runner="python", limits=None),
+    run = stand_in(artifact, refused_key, use_cache=use_cache)
+    answers = open_answers(run, "torch", NOT_LOWERED.find("error 3110"))
+    assert (answers.words[0] if answers else "") == key
+
+
+def stand_in(artifact: Any, refused_key: str, *, use_cache: bool = True) -> Any:
+    """The run of a case, as far as its answers need it."""
+    return SimpleNamespace(
+        facts=SimpleNamespace(
+            evidence=SimpleNamespace(artifact=artifact, refused_key=refused_key),
+            runner="python",
+            limits=None,
+        ),
         options=SimpleNamespace(use_cache=use_cache),
         spec=SimpleNamespace(soc="SM8650", scheme=Scheme.FP16),
         setup=SimpleNamespace(parts=()),
     )
-    answers = open_answers(run, "torch", NOT_LOWERED.find("error 3110"))
-    assert (answers.words[0] if answers else "") == key
+
+
+LATE = "lowering: did not end within"
+
+
+@pytest.mark.parametrize(
+    ("finding", "other", "is_same"),
+    [
+        # What a process used when it was ended differs from run to run.
+        (
+            DIED.find(f"{LATE} 300 s: it used 298.1 s of CPU time"),
+            DIED.find(f"{LATE} 300 s: it used 299.7 s of CPU time", evidence="pid 4711"),
+            True,
+        ),
+        (
+            NOT_LOWERED.find("node 'conv_3' of rank 6"),
+            NOT_LOWERED.find("node 'conv_3' is not delegated"),
+            False,
+        ),
+        (DIED.find(f"{LATE} 300 s"), NO_OUTPUTS.find("did not end within 300 s"), False),
+        (NOISE.find("47.8 dB above the noise"), NOISE.find("47.9 dB above the noise"), True),
+        # A rewrite is known to cure the one, and is tried early.
+        (NOISE.find("wrong"), NOISE.find("linear-of-one-number"), False),
+    ],
+)
+def test_answers_are_those_of_a_finding_whoever_ended_its_process_and_when(
+    finding: Finding, other: Finding, is_same: bool
+) -> None:
+    run = stand_in(None, "refused")
+    first, second = (open_answers(run, "torch", each) for each in (finding, other))
+    assert (first == second) is is_same

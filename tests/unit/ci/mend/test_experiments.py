@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from ci.cases.pool import ABORTED
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Suspicion
-from ci.diagnosis.experiments import Experiment, Result
+from ci.diagnosis.experiments import Experiment, KeepPart, Result
 from ci.facts.finding import Finding, Question
 from ci.facts.kinds import DIED, NO_NODE, NO_OUTPUTS, NOISE, NOT_LOWERED, ON_CPU
 from ci.mend.experiments import (
@@ -19,6 +21,7 @@ from ci.mend.experiments import (
     Experiments,
     Laboratory,
     find_slowness,
+    is_lasting,
     is_refused_alike,
     is_same_refusal,
     read_result,
@@ -28,6 +31,7 @@ from ci.mend.trials import Attempt, Trials
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.report.schema import Case, JudgementFacts, ProgramFacts, Status
+from tests.build.setups import make_setup
 
 
 @pytest.mark.parametrize(
@@ -141,6 +145,59 @@ def test_a_part_of_a_model_that_exceeded_a_limit_may_exceed_another_one(
     assert is_refused_alike(finding, case, is_changed=True) is not is_same
 
 
+WRONG = NOISE.find("above the noise")
+BY_COMPILER = NOT_LOWERED.find("error 3110")
+
+
+@pytest.mark.parametrize(
+    ("finding", "stop", "is_changed", "is_refused", "is_fleeting"),
+    [
+        # What the compiler refuses, or what kills it, is so in every run.
+        (BY_COMPILER, BY_COMPILER, True, True, False),
+        (WRONG, DIED.find("lowering: the process was killed by SIGSEGV"), True, True, False),
+        # The kernel, if memory runs out, or a user killed the worker; or the run was stopped.
+        (WRONG, DIED.find("lowering: the process was killed by SIGKILL"), True, False, True),
+        (WRONG, DIED.find("lowering: the process was killed by SIGTERM"), True, False, True),
+        (WRONG, DIED.find("lowering: the process closed its pipe"), True, False, True),
+        (WRONG, DIED.find(f"lowering: {ABORTED}"), True, False, True),
+        # A rule has renamed the message.
+        (
+            WRONG,
+            DIED.find("out of memory", evidence="the process was killed by SIGKILL"),
+            True,
+            False,
+            True,
+        ),
+        # A part of a model that exceeded a limit is refused like it, within the time that was left.
+        (
+            DIED.find("lowering: did not end within 300 s"),
+            DIED.find("lowering: did not end within 7 s"),
+            False,
+            True,
+            True,
+        ),
+    ],
+)
+def test_an_experiment_whose_worker_is_killed_answers_nothing_and_is_made_again(
+    finding: Finding,
+    stop: Finding,
+    is_changed: bool,
+    is_refused: bool,
+    is_fleeting: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped = SimpleNamespace(run=lambda: SimpleNamespace(case=make_case(stop)))
+    monkeypatch.setattr("ci.mend.experiments.CaseRun", lambda *_: stopped)
+    run = stand_in(Scheme.FP16, tmp_path)
+    run.setup = make_setup(tmp_path, engine=None, runner=None, pool=None)
+    laboratory = Laboratory(run, Experiments("torch", 40.0, 40.0), finding, math.inf)
+    result = laboratory.judge(laboratory.spec, is_changed=is_changed)
+    expected = Result(failure=stop.headline, is_refused=is_refused, is_fleeting=is_fleeting)
+    assert result == expected
+    assert is_lasting(result) is not is_fleeting
+
+
 NOW_S = 100.0
 
 
@@ -168,8 +225,9 @@ def test_an_experiment_with_a_model_that_exceeded_a_limit_leaves_time_for_others
     limits_s = []
 
     class Unable(Laboratory):
-        def answer(self, _: Experiment) -> None:
-            limits_s.append(self.most_s)
+        def answer(self, experiment: Experiment) -> None:
+            if not isinstance(experiment, KeepPart):
+                limits_s.append(self.most_s)
 
     finding = DIED.find("lowering: did not end within 600 s")
     laboratory = Unable(
