@@ -33,7 +33,7 @@ from ci.cases.forked import LOWERING, DiedError, is_own, run_forked
 from ci.cases.pool import Ended
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
-from ci.facts.kinds import BUG, DIED, INVALID, find_bug
+from ci.facts.kinds import BUG, DIED, INVALID, NOT_LOWERED, find_bug
 from ci.models.tensors import read_sets
 from ci.models.user_models import ReferencePolicy
 from provisioning.documents import DocumentError, read_json, read_text
@@ -350,8 +350,8 @@ class CompileJob:
                 refused = self.engine.explain(error, self.log)
                 died = exceeded = False
                 if isinstance(error, CompilerError):
-                    refused = DIED.from_error(error)
                     died, exceeded = error.died, error.exceeded
+                    refused = (DIED if died or exceeded else NOT_LOWERED).from_error(error)
                 elif isinstance(error, QnnCiError):
                     refused = (BUG if is_own(error) else INVALID).from_error(error)
                 elif is_own(error):

@@ -386,12 +386,14 @@ class RunNotes:
 
 
 class CompilerError(FailedError):
-    """Raised if the compiler is a program that died, or that was ended because it ``exceeded`` a
-    limit of time or memory."""
+    """Raised if the compiler is a program that refuses a model, that ``died``, or that was ended
+    because it ``exceeded`` a limit of time or memory."""
 
-    def __init__(self, what: str, *, why: str = "", fix: str = "", exceeded: bool = False) -> None:
+    def __init__(
+        self, what: str, *, why: str, fix: str, died: bool = False, exceeded: bool = False
+    ) -> None:
         super().__init__(what, why=why, fix=fix)
-        self.exceeded, self.died = exceeded, not exceeded
+        self.died, self.exceeded = died, exceeded
 
 
 class RunError(FailedError):

@@ -172,12 +172,14 @@ def describe_death(end: str, *, has_compiled: bool) -> CompilerError:
             " on the CPU, which litert-torch makes of index_copy",
             fix="let localise find the operators, and write values at a position of a cache with"
             " torch.where(places == position, new, old)",
+            died=True,
         )
     return CompilerError(
         f"LiteRT's plugin for Qualcomm {end}",
         why="it does so for some operators, for a dimension of 0, and for damaged files",
         fix="let localise find the operator, and write it with others; or write the file again"
         " if it is damaged",
+        died=True,
     )
 
 
@@ -213,7 +215,7 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
         return untaken
     if code == LOST_IN_PREPARE:
         reasons = [" ".join(line.split()) for line in QNN_ERROR.findall(stdout)]
-        return FailedError(
+        return CompilerError(
             "QNN took operators of the model, and then could not prepare its graph",
             why=reasons[-1] if reasons else "",
             fix="--keep-artifacts keeps QNN's messages, as plugin.stdout.log",
@@ -227,7 +229,7 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
         )
     reasons = QNN_REASON.findall(stderr)
     if code == LOST_IN_TRANSLATION and reasons:
-        return FailedError(
+        return CompilerError(
             "LiteRT's plugin took operators of the model, and then could not translate them for"
             " QNN",
             why=reasons[-1],
@@ -235,7 +237,7 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
             " messages, as plugin.stderr.log",
         )
     lines = [line.strip() for line in ERROR_LINE.findall(stderr) if line.strip()]
-    return FailedError(
+    return CompilerError(
         f"LiteRT's plugin {end}",
         why=lines[-1] if lines else "",
         fix="--keep-artifacts keeps its messages, as plugin.stderr.log",

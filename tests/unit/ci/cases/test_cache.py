@@ -27,6 +27,7 @@ from ci.cases.cache import (
 from ci.cases.engine import Compiled, CompilerError, Delegation, Staging
 from ci.cases.forked import DiedError, run_forked
 from ci.cases.spec import CaseSpec
+from ci.facts.finding import Finding
 from ci.facts.kinds import DIED, NOT_LOWERED
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
@@ -221,20 +222,26 @@ def test_a_worker_that_is_killed_leaves_the_key_of_its_program(tmp_path: Path) -
     assert (tmp_path / cache.KEY).read_text() == hash_words("model")
 
 
-@pytest.mark.parametrize("exceeded", [True, False])
-def test_a_compiler_that_exceeds_a_limit_or_dies_is_no_mistake_of_the_model(
-    exceeded: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("died", "exceeded", "refused"),
+    [
+        (True, False, DIED.find("the plugin ended")),
+        (False, True, DIED.find("the plugin ended")),
+        (False, False, NOT_LOWERED.find("the plugin ended")),
+    ],
+)
+def test_a_compiler_that_refuses_a_model_dies_or_exceeds_a_limit_is_no_mistake_of_the_user(
+    died: bool, exceeded: bool, refused: Finding, tmp_path: Path
 ) -> None:
     def fail(_spec: CaseSpec, _staging: Staging) -> Compiled:
-        raise CompilerError("the plugin was ended", exceeded=exceeded)
+        raise CompilerError("the plugin ended", why="", fix="", died=died, exceeded=exceeded)
 
     (tmp_path / "model").write_text("model")
     engine: Any = ChangingEngine(tmp_path / "model")
     engine.compile, engine.explain = fail, lambda error, _log: NOT_LOWERED.find(str(error))
     spec = CaseSpec("net", Scheme.FP16, "SM8650")
     result = CompileJob(engine, spec, tmp_path / "cache", tmp_path / "log")()
-    assert (result.exceeded, result.died) == (exceeded, not exceeded)
-    assert result.refused == DIED.find("the plugin was ended")
+    assert (result.refused, result.died, result.exceeded) == (refused, died, exceeded)
 
 
 def test_lowering_without_the_cache_replaces_only_a_damaged_entry(
