@@ -41,15 +41,18 @@ def measure_low(
         names = dict.fromkeys(value for owner, value in operands.values() if owner == method)
         if names:
             recipes[method] = Recipe(watched=[*names], watch=watch)
-    least: dict[tuple[str, str], float] = {}
+    smallest_operands: dict[tuple[str, str], float] = {}
     for records in program.prepare(recipes).record(sets) if recipes else ():
         for method, record in records.items():
             for value, extremes in record.values.items():
-                least_so_far = least.get((method, value), np.inf)
-                least[method, value] = float(np.minimum(least_so_far, np.min(extremes)))
+                smallest_so_far = smallest_operands.get((method, value), np.inf)
+                smallest_operands[method, value] = float(
+                    np.minimum(smallest_so_far, np.min(extremes))
+                )
     return tuple(
         _without_low(step)
-        if step.name in operands and least.get(operands[step.name], np.nan) >= LEAST_RIGHT_EXPONENT
+        if step.name in operands
+        and smallest_operands.get(operands[step.name], np.nan) >= LEAST_RIGHT_EXPONENT
         else step
         for step in steps
     )

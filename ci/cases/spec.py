@@ -334,12 +334,12 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     key = f"models.{name}.schemes" if entry.schemes else f"models.{name}.mixtures"
     key = key if entry.path else f"suite.{name}"
     mixed = f" is a mixture of {base}, which" if scheme != base else ""
-    able = [scheme for scheme in required if scheme not in refused]
-    able = able or [lane.find_counterpart(base) or lane.schemes[0]]
+    remaining_schemes = [scheme for scheme in required if scheme not in refused]
+    remaining_schemes = remaining_schemes or [lane.find_counterpart(base) or lane.schemes[0]]
     raise UsageError(
         f"{key}: {scheme}{mixed} cannot be tested here",
         why=f"{only} {', '.join(lane.schemes)}",
-        fix=f"remove {scheme}, or pass another one, such as --scheme {able[0]}",
+        fix=f"remove {scheme}, or pass another one, such as --scheme {remaining_schemes[0]}",
     )
 
 
@@ -515,8 +515,10 @@ def require_backend(specs: Sequence[CaseSpec], backend: Backend) -> None:
     socs = read_socs()
     without = [spec.soc for spec in specs if backend.is_lpai and socs[spec.soc].lpai is None]
     if without:
-        able = ", ".join(sorted(name for name, soc in socs.items() if soc.lpai is not None))
-        raise UsageError(f"{without[0]} has no LPAI block", fix=f"use --soc with one of: {able}")
+        with_lpai = ", ".join(sorted(name for name, soc in socs.items() if soc.lpai is not None))
+        raise UsageError(
+            f"{without[0]} has no LPAI block", fix=f"use --soc with one of: {with_lpai}"
+        )
     for spec in specs:
         htp_options = [name for name, _ in spec.source.choices.chosen() if name in OF_HTP]
         if htp_options and backend is not Backend.HTP:

@@ -282,16 +282,16 @@ STATES = {
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a device reports. Values that it does not report are empty or 0. ``dsp`` lists the
-    device files of FastRPC that the user may open, and ``closed`` those that the user may not open.
-    """
+    """What a device reports. Values that it does not report are empty, or None for a number.
+    ``dsp`` lists the device files of FastRPC that the user may open, and ``closed`` those that the
+    user may not open."""
 
     machine: str
     soc: str = ""
     model: str = ""
     android: str = ""
     user: str = ""
-    free_bytes: int = 0
+    free_bytes: int | None = None
     dsp: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
@@ -302,7 +302,7 @@ class DeviceFacts:
             self.model,
             self.soc or self.machine,
             f"Android {self.android}" if self.android else "Linux",
-            f"{self.free_bytes // 2**20} MiB free",
+            "" if self.free_bytes is None else f"{self.free_bytes // 2**20} MiB free",
             f"user {self.user}",
             f"{len(self.libraries)} QNN and FastRPC libraries" if self.libraries else "",
         ]
@@ -338,7 +338,7 @@ def identify(device: Device) -> DeviceFacts:
         model=first("model"),
         android=first("android"),
         user=first("user"),
-        free_bytes=int(free) * 1024 if free.isdigit() else 0,
+        free_bytes=int(free) * 1024 if free.isdigit() else None,
         dsp=tuple(values.get("dsp", ())),
         closed=tuple(values.get("closed", ())),
         libraries=tuple(values.get("library", ())),

@@ -191,9 +191,9 @@ def diagnose(suspicion: Suspicion) -> Steps:
         return (yield from keep_unknown(late, suspicion))
     # Otherwise, whatever is changed would seem to cure what chance did once.
     if suspicion.repeats:
-        again = cast(Result, (yield RunPart(WHOLE)))
-        if not again.is_refused:
-            ended = TIME_IS_UP if again.failure == TIME_IS_UP else NOT_AGAIN
+        repeated_result = cast(Result, (yield RunPart(WHOLE)))
+        if not repeated_result.is_refused:
+            ended = TIME_IS_UP if repeated_result.failure == TIME_IS_UP else NOT_AGAIN
             return Diagnosis(suspicion.whole_result, ended=ended)
     diagnosis = yield from find_cause(suspicion, remedies)
     if suspicion.searches and not diagnosis.ended:

@@ -439,9 +439,9 @@ def list_template_warnings(tokens: TokenList, metadata: LlmMetadata) -> Iterator
     template = metadata.template
     is_json = metadata.jinja.lstrip().startswith('{"')
     if metadata.jinja and (is_json or not JINJA_MARK.search(metadata.jinja)):
-        what = "is JSON" if is_json else "has neither {{ nor {%"
+        lack = "is JSON" if is_json else "has neither {{ nor {%"
         yield BundleFault(
-            f"the chat template {what}, and no template of Jinja",
+            f"the chat template {lack}, and no template of Jinja",
             "the model gets this text, and nothing that the user wrote",
             "pack the bundle again with the text of chat_template.jinja, or the value of"
             " chat_template in tokenizer_config.json",

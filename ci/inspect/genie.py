@@ -695,10 +695,10 @@ def find_wrong_setting(document: Mapping[str, Any]) -> str:
 
 def find_other_kind(document: Mapping[str, Any]) -> str:
     """Return why a document is no settings of the HTP, "" if it has one of their keys."""
-    known = read_keys().settings
+    known_settings = read_keys().settings
     if DIALOG in document:
         return "it is the configuration of Genie, and no settings of the HTP"
-    if not document or any(key in known for key, _ in walk_settings(document)):
+    if not document or any(key in known_settings for key, _ in walk_settings(document)):
         return ""
     return f"it has no settings of the HTP, but {', '.join(document)[:60]}"
 
@@ -767,8 +767,8 @@ def find_other_name(path: Path) -> str:
     # Parts differ in their numbers, so that a name with other ones is that of another file.
     numbers = NUMBERS.findall(path.name)
     alike = [name for name in names if NUMBERS.findall(name) == numbers]
-    same = [name for name in alike if name.lower() == path.name.lower()]
-    other_name = next(iter(same or get_close_matches(path.name, alike, 1, NEAR)), "")
+    names_in_other_case = [name for name in alike if name.lower() == path.name.lower()]
+    other_name = next(iter(names_in_other_case or get_close_matches(path.name, alike, 1, NEAR)), "")
     return other_name and f"; the folder has {other_name}"
 
 

@@ -46,7 +46,7 @@ def see_unknown_names(folder: GenieFolder) -> Iterator[Seen]:
     if not graphs or len(folder.binaries) < len(folder.part_names):
         return
     inputs = {port.name for graph in graphs for port in graph.inputs}
-    known = {
+    known_names = {
         "tensor": inputs,
         "prefix": {name[:length] for name in inputs for length in range(1, len(name) + 1)},
         "graph": {graph.name for graph in graphs},
@@ -56,7 +56,7 @@ def see_unknown_names(folder: GenieFolder) -> Iterator[Seen]:
     for key, kind in read_keys().names.items():
         names += [(kind, place, name) for place, name in list_texts(folder.config, key)]
     for kind, place, name in names:
-        if kind in known and name not in known[kind]:
+        if kind in known_names and name not in known_names[kind]:
             yield seen(place, folder.config_file, name=name, lacking=LACKING[kind])
 
 
@@ -153,13 +153,13 @@ def compare_variants(graph: Graph, peer: Graph) -> str:
             first, second = (graph, peer) if name in shapes else (peer, graph)
             return f"{first.name} {verb} {name}, and {second.name} does not"
         for name, shape in shapes.items():
-            other = peer_shapes[name]
-            is_alike = len(shape) == len(other) and all(
+            peer_shape = peer_shapes[name]
+            is_alike = len(shape) == len(peer_shape) and all(
                 is_same_axis(new, old, tokens, peer_tokens)
-                for new, old in zip(shape, other, strict=True)
+                for new, old in zip(shape, peer_shape, strict=True)
             )
             if not is_alike:
-                return f"{name} is {list(shape)}, and in {peer.name} {list(other)}"
+                return f"{name} is {list(shape)}, and in {peer.name} {list(peer_shape)}"
     return ""
 
 
@@ -202,8 +202,8 @@ def find_unlike_ports(graph: Graph) -> str:
             return f"{name} is {list(port.shape)}, and the graph is for {tokens} tokens"
     cosine, sine = (ports.get(name) for name in ROTATIONS)
     if (cosine is None) != (sine is None):
-        lacking, other = ROTATIONS if cosine is None else ROTATIONS[::-1]
-        return f"it takes {other}, and no {lacking}"
+        lacking, present = ROTATIONS if cosine is None else ROTATIONS[::-1]
+        return f"it takes {present}, and no {lacking}"
     if cosine and sine and cosine.shape != sine.shape:
         return f"{ROTATIONS[0]} is {list(cosine.shape)}, and {ROTATIONS[1]} {list(sine.shape)}"
     return ""
@@ -240,12 +240,12 @@ def list_layers(ports: Sequence[TensorSpec]) -> list[int]:
 def see_other_numbers(folder: GenieFolder) -> Iterator[Seen]:
     """Report a number of the configuration, or of layers, that the model's config.json has, too,
     and otherwise. A draft model has another config.json."""
-    model, known = folder.model, read_keys()
+    model, genie_keys = folder.model, read_keys()
     yield from see_other_parts(folder)
     yield from see_strange_ends(folder)
     if not model.config or folder.is_draft:
         return
-    for number in known.model_numbers:
+    for number in genie_keys.model_numbers:
         values = [value for _, value in list_objects(folder.config, number.key.split("."), "")]
         expected = model.find(number.places)
         # Of several encodings, each for the tensors with its prefix, none is compared.
@@ -262,7 +262,7 @@ def see_other_numbers(folder: GenieFolder) -> Iterator[Seen]:
     scaling = model.find(SCALING_TYPES)
     encoding = folder.section(ENGINE, "model").get("positional-encoding", {})
     is_single = isinstance(encoding, dict) and bool(folder.htp)
-    if is_single and scaling in known.scalings and "rope-scaling" not in encoding:
+    if is_single and scaling in genie_keys.scalings and "rope-scaling" not in encoding:
         subject = "dialog.engine.model.positional-encoding.rope-scaling"
         yield seen(subject, CONFIG, value="missing", file=CONFIG, expected=f"rope_type {scaling}")
     yield from see_other_sizes(folder)

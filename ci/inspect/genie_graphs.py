@@ -337,9 +337,9 @@ def see_strange_numbers(folder: GenieFolder) -> Iterator[Seen]:
                 bounds = f"{low:g} to {high:g}"
                 yield seen(f"{place}.{key}", folder.config_file, value=value, bounds=bounds)
     socs = {context.soc for binary in folder.binaries for context in binary.contexts}
-    known = {name: soc.vtcm_mb for name, soc in read_all_socs().items() if name in socs}
-    for file, size in folder.vtcm if len(known) == 1 else ():
-        ((name, most),) = known.items()
+    vtcm_by_soc = {name: soc.vtcm_mb for name, soc in read_all_socs().items() if name in socs}
+    for file, size in folder.vtcm if len(vtcm_by_soc) == 1 else ():
+        ((name, most),) = vtcm_by_soc.items()
         if size > most > 0:
             yield seen(
                 f"vtcm_mb of {file}", file, value=size, bounds=f"up to {most}, as {name} has"

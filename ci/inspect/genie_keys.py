@@ -207,8 +207,8 @@ def _is_one(value: Any, kind: str) -> bool:
     if kind == "file" and isinstance(value, dict):
         return isinstance(value.get("path"), str)
     if kind in BOUNDS and isinstance(value, (int, float)):
-        least, most = BOUNDS[kind]
-        return isinstance(value, TYPES[kind]) and least <= value <= most
+        lowest, highest = BOUNDS[kind]
+        return isinstance(value, TYPES[kind]) and lowest <= value <= highest
     return isinstance(value, TYPES[kind])
 
 
@@ -230,8 +230,8 @@ def check_keys(
 ) -> Iterator[str]:
     """Yield why libGenie refuses the keys of a configuration. ``library_keys``, which the shipped
     libGenie contains, may be newer ones."""
-    known = read_keys()
-    for name, section in known.sections.items():
+    genie_keys = read_keys()
+    for name, section in genie_keys.sections.items():
         parent, _, key = name.rpartition(".")
         for place, values in list_objects(document, [*filter(None, parent.split("."))], ""):
             if isinstance(values, dict) and key not in values and key in NEEDED_SECTIONS:
@@ -239,7 +239,7 @@ def check_keys(
         for place, values in list_objects(document, name.split("."), ""):
             if isinstance(values, dict):
                 yield from check_section(place, section, values, library_keys)
-    for rule in known.rules:
+    for rule in genie_keys.rules:
         for place, values in list_objects(document, rule.section.split("."), ""):
             if isinstance(values, dict):
                 yield from check_rule(place, rule, values)
@@ -339,12 +339,14 @@ def check_rule(place: str, rule: Rule, values: Mapping[str, Any]) -> Iterator[st
 
 
 def _has(
-    values: Mapping[str, Any], key: str, wanted: str | bool | int, *, anywhere: bool = False
+    values: Mapping[str, Any], key: str, expected: str | bool | int, *, anywhere: bool = False
 ) -> bool:
     """Return whether a section has a key with a value: everywhere, if there are several places."""
     *heads, last = key.split(".")
     sections = [each for _, each in list_objects(values, heads, "") if isinstance(each, dict)]
-    answers = [last in each and (wanted == PRESENT or each[last] == wanted) for each in sections]
+    answers = [
+        last in each and (expected == PRESENT or each[last] == expected) for each in sections
+    ]
     return any(answers) if anywhere else all(answers)
 
 

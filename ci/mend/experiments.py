@@ -245,11 +245,11 @@ class Laboratory:
 
     def list_operators(self) -> list[Operator]:
         """Return the operators of the float model; none if it cannot be divided."""
-        known = self.shared.know(self.spec)
-        with held(known.guard, self.left_s) as is_held:
-            if is_held and not known.operators:
-                known.operators = self.call(self.subjects.list_operators) or []
-            return known.operators
+        knowledge = self.shared.know(self.spec)
+        with held(knowledge.guard, self.left_s) as is_held:
+            if is_held and not knowledge.operators:
+                knowledge.operators = self.call(self.subjects.list_operators) or []
+            return knowledge.operators
 
     def find_smallest(self, experiment: FindSmallest) -> Smallest | None:
         """Return the smallest part that is wrong by itself, or None if there is none. The search
@@ -297,16 +297,16 @@ class Laboratory:
     def try_on_model(self, names: Sequence[str]) -> list[Attempt] | None:
         """Return what rewrites do to the whole model. What another case of the model has tried is
         not tried again."""
-        known = self.shared.know(self.spec)
-        with held(known.guard, self.left_s) as is_held:
+        knowledge = self.shared.know(self.spec)
+        with held(knowledge.guard, self.left_s) as is_held:
             if not is_held:
                 return None
-            missing = [name for name in names if name not in known.attempts]
+            missing = [name for name in names if name not in knowledge.attempts]
             attempts = self.try_rewrites(self.open_subject(), missing) if missing else []
             if attempts is None:
                 return None
-            known.attempts |= {attempt.names[0]: attempt for attempt in attempts}
-            return [known.attempts[name] for name in names]
+            knowledge.attempts |= {attempt.names[0]: attempt for attempt in attempts}
+            return [knowledge.attempts[name] for name in names]
 
     def try_rewrites(self, subject: CaseSpec | None, names: Sequence[str]) -> list[Attempt] | None:
         """Return what each rewrite does to a model, or None if they cannot be tried."""

@@ -287,13 +287,13 @@ def check_keys(name: str, entry: ModelEntry) -> None:
             problem = f"models.{name}.{key} is only for {article} {kinds} file"
             raise UsageError(problem, fix=f"remove this key: {reason}")
     lane = next((files for files in LANES_OF_FILES if entry.path.endswith(files.suffix)), None)
-    able = {lane.runtime: lane} if lane else RUNTIMES
-    if unable := [runtime for runtime in entry.runtimes if runtime not in able]:
+    judging_runtimes = {lane.runtime: lane} if lane else RUNTIMES
+    if unfit := [runtime for runtime in entry.runtimes if runtime not in judging_runtimes]:
         kind = f"{lane.file_kind} runs in" if lane else "the runtimes are"
         raise UsageError(
-            f"models.{name}.runtimes: {unable[0]} cannot judge this model",
-            why=f"{kind} {', '.join(able)}",
-            fix=f"remove {unable[0]}",
+            f"models.{name}.runtimes: {unfit[0]} cannot judge this model",
+            why=f"{kind} {', '.join(judging_runtimes)}",
+            fix=f"remove {unfit[0]}",
         )
     if lane is None:  # a factory, which several lanes judge
         return

@@ -450,8 +450,8 @@ def make_document(report: RuntimesReport) -> Document:
         plot = draw(group)
         lines = lines or (("", "nothing that only one runtime leaves on the CPU or gets wrong"),)
         # The sentence says it of those that passed.
-        others = [row for row in group.rows if row not in group.green]
-        if untimed := [row for row in others if row.high_ms is None and row.time_obstacle]:
+        not_green = [row for row in group.rows if row not in group.green]
+        if untimed := [row for row in not_green if row.high_ms is None and row.time_obstacle]:
             lines += (("no time", explain_no_times(untimed, names_all=True).lstrip()),)
         if not is_single:
             verdicts = f"{title}: {len(group.green)} of {count(len(group.rows), 'row')} passed"

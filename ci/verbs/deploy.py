@@ -275,7 +275,7 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
             fix="give this user access to the device files, with a udev rule or a group",
         )
     needed = sum(file.size_bytes for file in bundle.files) + ROOM
-    if facts.free_bytes and facts.free_bytes < needed:
+    if facts.free_bytes is not None and facts.free_bytes < needed:
         raise StoreError(
             f"{device.name} has only {facts.free_bytes >> 20} MiB free in {device.place}",
             why=f"the bundle and its runs may need {needed >> 20} MiB",

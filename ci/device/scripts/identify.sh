@@ -26,4 +26,4 @@ done
 mkdir -p "$place" || true # take.sh reports why not
 # shellcheck disable=SC2046 # the words of df's last line
 set -- $(df -kP "$place" | tail -n 1)
-echo "free_kb=$4"
+if [ "$2" != 0 ]; then echo "free_kb=$4"; fi # a file system of size 0 does not report its space

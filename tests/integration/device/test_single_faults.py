@@ -72,13 +72,16 @@ def make_file(place: Path) -> None:
 
 AGAIN = on_each("bundles/*/runner", Path.unlink)  # then it is sent again
 OK, FAILED, ENVIRONMENT = ExitCode.OK, ExitCode.FAILED, ExitCode.ENVIRONMENT
-DF = "echo head; echo '/dev/x 100 90 10 90% /'"
+DF = "echo head; echo '/dev/x 100 90 {} 90% /'"
+NO_SIZE = "echo head; echo 'name@host:/x 0 0 0 - /'"  # as of FUSE file systems without statfs
 SUM = '[ "$1" = -c ] && exit 1; exec /usr/bin/sha256sum "$@"'
 TAR = '[ "$1" = -x ] && exec /usr/bin/tar "$@"; /usr/bin/tar "$@" | '
 RUBBISH = f"{TAR} tr o x"
 FULL = "echo 'tar: write: No space left on device' >&2; exit 1"
 FAULTS = {
-    "too little room": Fault(ExitCode.DOWNLOAD, "0 MiB free", "df", DF),
+    "too little room": Fault(ExitCode.DOWNLOAD, "0 MiB free", "df", DF.format(10)),
+    "no room at all": Fault(ExitCode.DOWNLOAD, "0 MiB free", "df", DF.format(0)),
+    "a file system that does not report its room": Fault(OK, "", "df", NO_SIZE),
     "full in a push": Fault(ExitCode.DOWNLOAD, "has no space left", "tar", FULL, spoil=AGAIN),
     "damaged on the way": Fault(
         ExitCode.TOOL, "did not arrive completely", "sha256sum", SUM, spoil=AGAIN

@@ -73,7 +73,8 @@ def make_bundle(target: Target = Target.ANDROID, *socs: str) -> Bundle:
         (replace(PHONE, closed=("/dev/b",)), Target.ANDROID, ()),  # one node is open
         (replace(PHONE, closed=("/b", "/c"), dsp=()), Target.ANDROID, ("me may not open /b, /c",)),
         (replace(PHONE, free_bytes=66 << 20), Target.ANDROID, ()),
-        (replace(PHONE, free_bytes=0), Target.ANDROID, ()),  # unknown
+        (replace(PHONE, free_bytes=None), Target.ANDROID, ()),  # not reported
+        (replace(PHONE, free_bytes=0), Target.ANDROID, ("only 0 MiB", "66 MiB", "--place")),
         (replace(PHONE, free_bytes=65 << 20), Target.ANDROID, ("only 65 MiB", "66 MiB", "--place")),
     ],
 )
