@@ -95,6 +95,13 @@ def count(number: int, singular: str, many: str = "") -> str:
     return f"{number} {singular if number == 1 else many or f'{singular}s'}"
 
 
+def count_cases(number: int, jobs: int) -> str:
+    """Return how many cases a run has, and how many of them at a time if there are several, such as
+    ``3 cases, 2 at a time``."""
+    cases = count(number, "case")
+    return f"{cases}, {min(number, jobs)} at a time" if number > 1 else cases
+
+
 def show_decibels(value: float | None, max_abs: float | None = None) -> str:
     """Return decibels as text such as ``41.2``. If ``value`` is None, return ``exact`` for equal
     outputs, or ``-`` if nothing was compared."""

@@ -34,7 +34,7 @@ from ci.report.document import show_document
 from ci.report.export import check_session
 from ci.report.html import PAGE, write_page
 from ci.report.publishing import show_in_ci
-from ci.report.text import count, name_case, name_models
+from ci.report.text import count_cases, name_case, name_models
 from ci.verbs import steps
 from ci.verbs.built import require_executorch
 from ci.verbs.lanes.emulator import EmulatorRequest
@@ -148,7 +148,7 @@ def run(
         imports=ExecutorchEngine.imports,
         choice=chosen,
     ) as (environment, scratch, _):
-        progress.step(f"3/4 audit {count(len(specs), 'case')}, {request.jobs} at a time")
+        progress.step(f"3/4 audit {count_cases(len(specs), request.jobs)}")
         pool = scratch.open(environment.apply(os.environ))
         check_functions(specs, pool, scratch.scratch / "functions.log", request.timeout_s)
         parts = tuple(describe_toolchain(environment))
@@ -183,7 +183,7 @@ def run_files(
     with lane.prepare(request, policy, specs, progress) as plan:
         options = Options(policy=policy, specs=plan.specs, timeout_s=request.timeout_s)
         with open_setup(plan, options, progress, offline=request.offline) as setup:
-            progress.step(f"3/4 audit {count(len(plan.specs), 'case')}, {request.jobs} at a time")
+            progress.step(f"3/4 audit {count_cases(len(plan.specs), request.jobs)}")
 
             def audit(number: int, spec: CaseSpec) -> Audited:
                 place = setup.work / f"audit-{number}"

@@ -24,7 +24,7 @@ from ci.graphs.candidates import Candidate
 from ci.models.schemes import SchemeSet
 from ci.report.claim import claim_reports
 from ci.report.schema import CaseName, Report, ShardMark, Tool
-from ci.report.text import count
+from ci.report.text import count_cases
 from ci.verbs import steps
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment
@@ -168,10 +168,13 @@ def run_plan(plan: Plan, request: Request, policy: EmulatorPolicy, phases: Phase
         setup = open_setup(plan, options, environment, scratch)
         return run_session(setup, phases, plan.make_run)
 
-    work = plan.work if plan.run else f"{plan.work} {count(len(plan.specs), 'case')}"
+    if plan.run:
+        work = f"{plan.work}, {request.jobs} at a time"
+    else:
+        work = f"{plan.work} {count_cases(len(plan.specs), request.jobs)}"
     return steps.take_steps(
         plan.profile,
-        f"{work}, {request.jobs} at a time",
+        work,
         run_cases,
         phases,
         offline=request.offline,

@@ -312,9 +312,8 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     (setup,) = sessions
     options, specs = setup.options, setup.options.specs
     assert specs == [CaseSpec(model, scheme, soc) for scheme in schemes for soc in socs]
-    assert step_arguments["work"].endswith(
-        f"{len(specs)} case{'s' * (len(specs) > 1)}, 3 at a time"
-    )
+    cases = {1: "1 case", 4: "4 cases, 3 at a time"}[len(specs)]
+    assert step_arguments["work"].endswith(f"run and judge {cases}")
     if args.pte:
         assert [case_run.job for case_run in runs] == ["job of m.pte"]
         assert setup.engine.subject is None

@@ -26,7 +26,7 @@ from ci.report.schema import (
     Status,
     make_json_schema,
 )
-from ci.report.text import clean_log_line
+from ci.report.text import clean_log_line, count_cases
 from ci.report.write import PLACES, encode_report, read_report, report_data, write_report
 from provisioning.errors import ExitCode, StoreError, UsageError
 from tests.stand_ins.reports import change_case, say
@@ -290,3 +290,16 @@ def test_a_changed_case_is_better_or_worse_by_its_most_important_figure(
     name = CaseName(model="m", scheme="8a8w", soc="SM8650")
     unchanged = {"before": Status.PASSED, "now": Status.PASSED}
     assert Change(case=name, **{**unchanged, **figures}).direction == direction
+
+
+@pytest.mark.parametrize(
+    ("number", "jobs", "text"),
+    [
+        (1, 4, "1 case"),
+        (3, 4, "3 cases, 3 at a time"),
+        (3, 1, "3 cases, 1 at a time"),
+        (5, 2, "5 cases, 2 at a time"),
+    ],
+)
+def test_a_run_has_no_more_cases_at_a_time_than_it_has(number: int, jobs: int, text: str) -> None:
+    assert count_cases(number, jobs) == text
