@@ -89,14 +89,15 @@ class Probes(Protocol):
 class Reasons:
     """Explains the findings of one case. ``departure`` is the layer at which its program is wrong,
     ``diagnosis`` what experiments showed, and ``diagnosed`` the question of the finding that the
-    diagnosis is for. ``untried`` is why there is none. Without ``probes``, no layer is located and
-    no experiment made."""
+    diagnosis is for, and ``exceeded`` whether that is on a limit. ``untried`` is why there is none.
+    Without ``probes``, no layer is located and no experiment made."""
 
     def __init__(self, facts: CaseFacts, probes: Probes | None) -> None:
         self.facts, self.probes = facts, probes
         self.departure = UNKNOWN
         self.diagnosis: Diagnosis | None = None
         self.diagnosed: Question | None = None
+        self.exceeded = False
         self.untried = UNTRIED
 
     def explain(
@@ -363,6 +364,10 @@ class Reasons:
         advice = self.facts.policy.advise([finding], log)
         # A user's own row has no name. A rule knows a pattern, which no experiment decided.
         is_rule = any(cause.name for cause in advice.causes)
+        # Those of limits only say that one was exceeded, as certain as that is: what was tried to
+        # find out why would be left out beside them.
+        if is_rule and self.diagnosis and self.exceeded and finding.question is self.diagnosed:
+            return replace(advice, causes=())
         if is_rule and self.diagnosis and finding.question is self.diagnosed is Question.LOWERED:
             # Messages are often those of what follows: a weight that is computed from constants was
             # refused as a layer norm of more axes, and as an input that is changed in place.
@@ -379,7 +384,7 @@ class Reasons:
         must occur again first, and ``exceeded`` whether the case exceeded a limit."""
         if self.probes is None:
             return
-        self.diagnosis, self.diagnosed = None, finding.question
+        self.diagnosis, self.diagnosed, self.exceeded = None, finding.question, exceeded
         suspicion = self.describe_suspicion(finding)
         suspicion = replace(suspicion, repeats=repeats, exceeded=exceeded)
         shown = self.probes.diagnose(finding, suspicion)

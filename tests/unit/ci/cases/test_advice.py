@@ -20,7 +20,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.reasons import UNTRIED, mark_part
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion, Tried
-from ci.diagnosis.experiments import RemedyChoice, Result
+from ci.diagnosis.experiments import TIME_IS_UP, RemedyChoice, Result
 from ci.facts.finding import (
     NO_ADVICE,
     REMEDY_WORDS,
@@ -34,7 +34,7 @@ from ci.facts.finding import (
     Question,
     Remedy,
 )
-from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED, ON_CPU, PART, QUANTIZED_BADLY
+from ci.facts.kinds import DIED, NO_OUTPUTS, NOT_LOWERED, ON_CPU, PART, QUANTIZED_BADLY
 from ci.facts.kinds import NOISE as NOISE_KIND
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import UNKNOWN, Departure
@@ -631,6 +631,60 @@ def test_experiments_are_made_with_a_program_that_does_not_run_or_dies(
     assert questions == [(Question.RUN, True, run.died, run.exceeded)] * is_asked
     certainties = {cause.certainty for cause in case.judgement.findings[0].causes}
     assert (Certainty.PROVEN in certainties) is is_asked
+
+
+LATE = "did not end within 9 s: it used 8.9 s of CPU time"
+LARGE = "the process needs more than 4.0 GiB of memory, its limit"
+VAIN = Diagnosis(
+    Result(failure=LATE, is_refused=True),
+    tried=(Tried((RemedyChoice("lower-rank", "a lower rank", "it is slow"),), Result(0, 9)),),
+    ended=TIME_IS_UP,
+    reproducer="qnn/part.py",
+)
+TRIED_IN_VAIN = (
+    "unknown: no experiment shows the cause: the model has no outputs; tried: lower-rank (0.0 dB);"
+    f" {TIME_IS_UP}; reproducer: qnn/part.py"
+)
+SLOW = "known: the model's code, the compiler or the emulator hangs or is slow"
+
+
+@pytest.mark.parametrize("lane", ["emulator", "onnx", "litert"])
+@pytest.mark.parametrize(
+    ("stop", "shown", "causes"),
+    [
+        (DIED.find(f"lowering: {LATE}"), VAIN, [TRIED_IN_VAIN]),
+        (DIED.find(f"lowering: {LARGE}"), VAIN, [TRIED_IN_VAIN]),
+        (DIED.find(f"LiteRT's plugin for Qualcomm was ended: it {LATE}"), VAIN, [TRIED_IN_VAIN]),
+        (Run(failure=LATE, exceeded=True), VAIN, [TRIED_IN_VAIN]),
+        (Run(failure=LARGE, exceeded=True), VAIN, [TRIED_IN_VAIN]),
+        # Without an experiment, only the limit is known.
+        (Run(failure=LATE, exceeded=True), UNTRIED, [SLOW]),
+        (
+            DIED.find(f"lowering: {LATE}"),
+            Diagnosis(VAIN.before, (), (CURES_NORM,), RIGHT_MODEL),
+            ["proven: norms are wrong (proven: the model has no outputs, and 68.9 dB with scale)"],
+        ),
+    ],
+)
+def test_what_was_tried_is_shown_of_a_case_that_exceeds_a_limit_in_each_lane(
+    lane: str, stop: Finding | Run, shown: Diagnosis | str, causes: list[str], tmp_path: Path
+) -> None:
+    options = make_options(policy=read_emulator_policy(lane=lane))
+    probes = SimpleNamespace(diagnose=lambda *_: shown)
+    judge_case = make_judge(
+        CaseSpec("net.py:net", Scheme.FP16, "SM8650"), options, tmp_path, probes
+    )
+    if isinstance(stop, Run):
+        compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1))
+        case = judge_case.end_failed(stop, compiled, "").case
+    else:
+        case = judge_case.refuse(stop, "", exceeded=True).case
+    (finding,) = case.judgement.findings
+    said = [f"{cause.certainty.value}: {cause.text}" for cause in finding.causes]
+    assert [text.partition(": the emulator is")[0] for text in said] == causes
+    assert any("--timeout-s" in remedy.text for remedy in finding.remedies) is (
+        LARGE not in str(stop)
+    )
 
 
 @pytest.mark.parametrize(
