@@ -32,7 +32,7 @@ from ci.models.schemes import Scheme
 from ci.models.suite import expect_s
 from ci.models.user_models import Metric, find_function, is_function, lacks_function
 from ci.report.schema import Case, Host, Phase, Report, Source, Status, Tool, summarize
-from ci.report.text import name_models
+from ci.report.text import count, name_models
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import read_clock
@@ -482,7 +482,7 @@ def run_cases(
             # No task is bound to a case: a free thread takes the next one from the queue.
             run_tasks([run_next] * len(runs), jobs, on_done=show, abort=abort)
         except KeyboardInterrupt:
-            progress.step(f"interrupted: {len(done)} of {len(runs)} cases were judged")
+            progress.step(f"interrupted: {len(done)} of {count(len(runs), 'case')} judged")
             if not done:
                 raise
     return [done[case_run.spec] for case_run in runs if case_run.spec in done]

@@ -7,6 +7,7 @@ scanning service or a reader can refer to it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -46,6 +47,7 @@ def _plain(value: Any) -> Any:
 
 
 HEADLINE_CHARS = 100
+PLACE_MARK = re.compile(r" \[[^\[\]]+:\d+\]$")  # the end of a headline that has the user's line
 SHOWN = 8  # findings of a case that are shown whole
 
 
@@ -358,37 +360,56 @@ def list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     lines = (*finding.details, *(line for line in finding.evidence.splitlines() if line.strip()))
     yield from (("", line) for line in lines)
     yield from (("seen", line) for line in finding.seen)
-    yield from (
-        (CAUSE_WORDS[cause.certainty], show_cause(finding, cause)) for cause in finding.causes
-    )
+    for cause in finding.causes:
+        if text := show_cause(finding, cause):
+            yield CAUSE_WORDS[cause.certainty], text
     yield from (("where", line) for line in finding.where)
     yield from ((REMEDY_WORDS[remedy.proof], remedy.text) for remedy in finding.remedies)
 
 
 def show_cause(finding: Finding, cause: Cause) -> str:
-    """Return the text of a cause. It does not repeat the name and the place of a known fault that
-    the headline ends with."""
+    """Return the text of a cause without what the headline says: the name and the place of a known
+    fault, or the whole or the first words of a certain cause. "" if nothing is left."""
     _, is_named, label = finding.headline.partition("known fault ")
     named = f"known fault: {label} "
     if is_named and cause.text.startswith(named):
         return f"this known fault {cause.text.removeprefix(named)}"
-    return cause.text
+    title = PLACE_MARK.sub("", finding.headline.removeprefix(finding.lead))
+    if cause.certainty in UNCERTAIN or not f"{cause.text}: ".startswith(f"{title}: "):
+        return cause.text
+    return cause.text.removeprefix(title).removeprefix(": ")
+
+
+def list_lines(finding: Finding) -> tuple[str, list[tuple[str, str]]]:
+    """Return the headline, and what the finding says besides it. A headline that had to be cut is
+    whole here, and none of the lines repeats it."""
+    facts = [*list_facts(finding)]
+    start = finding.headline.removesuffix("...").rstrip()
+    subject = f"{finding.subject}: " if finding.subject else ""
+    for word, line in facts:
+        for lead in () if word else ("", finding.lead, f"{finding.lead}{subject}"):
+            whole = f"{lead}{line}"
+            # A headline that ends with a colon has the next line, too.
+            if line and (whole.startswith(start) or (line[-1] == ":" and start.startswith(whole))):
+                facts.remove((word, line))
+                return whole, facts
+    return finding.headline, facts
 
 
 def show_finding(finding: Finding) -> Iterator[str]:
     """Yield the lines of a finding. All lines except the headline are indented."""
-    yield f"{finding.headline} [{finding.id}]"
-    for word, line in list_facts(finding):
+    headline, facts = list_lines(finding)
+    yield f"{headline} [{finding.id}]"
+    for word, line in facts:
         yield f"  {word}: {line}" if word else f"  {line}"
 
 
 def show_brief(finding: Finding) -> str:
     """Return a finding in one line: its headline, the best known cause and the best remedy."""
     parts = [f"{finding.headline} [{finding.id}]"]
-    parts += [
-        f"{CAUSE_WORDS[cause.certainty]}: {show_cause(finding, cause)}"
-        for cause in finding.causes[:1]
-    ]
+    best_cause = next(iter(finding.causes), None)
+    if best_cause and (text := show_cause(finding, best_cause)):
+        parts.append(f"{CAUSE_WORDS[best_cause.certainty]}: {text}")
     parts += [f"{REMEDY_WORDS[remedy.proof]}: {remedy.text}" for remedy in finding.remedies[:1]]
     return "; ".join(parts)
 

@@ -176,7 +176,7 @@ class Search:
             self.shown = now
             left = f", {max(self.deadline - now, 0):.0f} s left" if self.deadline < math.inf else ""
             self.progress.step(
-                f"{self.scheme}, {now - self.started:.0f} s: {graphs} graphs tried, "
+                f"{self.scheme}, {now - self.started:.0f} s: {count(graphs, 'graph')} tried, "
                 f"{count(len(self.findings), 'finding')}, "
                 f"{count(suspects, 'suspect')} left to examine{left}"
             )

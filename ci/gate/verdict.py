@@ -114,7 +114,9 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> tuple[JobVerdic
         return JobVerdict.INFRASTRUCTURE, f"exit code {number}: {MACHINE[number]}"
     if number:
         why = {**AUTHOR, **MACHINE}.get(number, "the code is not documented")
-        report_text = f"; {result.failed} of {cases} cases in its report failed" if cases else ""
+        report_text = (
+            f"; {result.failed} of {count(cases, 'case')} in its report failed" if cases else ""
+        )
         return JobVerdict.FAILED, f"exit code {number}: {why}{report_text}"
     if job.report and result.fault:
         return JobVerdict.FAILED, result.fault

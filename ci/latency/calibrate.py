@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ci.latency.estimate import PRECISIONS, Line, Lines, parse_lines
 from ci.report.schema import Report
+from ci.report.text import count
 from provisioning.console.command import user_path
 from provisioning.console.user_folder import write_output
 from provisioning.errors import ManifestError, UsageError
@@ -196,8 +197,8 @@ def describe_line(line: Line) -> str:
     """Return a line's coefficients and errors as text."""
     return (
         f"{line.device} {line.precision}: {line.base_ms:.3g} ms + {line.factor:.3g} x the time on"
-        f" {line.soc}, {len(line.models)} models, median error {line.median_error:.0%}, 80 % of"
-        f" left-out models between {line.low:.2f} and {line.high:.2f} times the estimate"
+        f" {line.soc}, {count(len(line.models), 'model')}, median error {line.median_error:.0%},"
+        f" 80 % of left-out models between {line.low:.2f} and {line.high:.2f} times the estimate"
     )
 
 

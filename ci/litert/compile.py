@@ -396,9 +396,11 @@ def note_control_flow(program: LitertProgram) -> list[str]:
     control = [kind for kind in dict.fromkeys(kinds) if kind in CONTROL - RUN_HERE]
     if not control:
         return []
+    run = "runs" if len(control) == 1 else "run"
     note = (
-        f"{name_some(control, 3)} runs other subgraphs of the file: known faults are not looked for"
-        " in them, and the predicted noise does not have the roundings of their operators"
+        f"{name_some(control, 3)} {run} other subgraphs of the file:"
+        " known faults are not looked for in them, and the predicted noise does not have the"
+        " roundings of their operators"
     )
     return [note]
 

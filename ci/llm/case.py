@@ -349,7 +349,7 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, min_equal: float)
     findings = [TOKENS.find(fault, advice=advice) for fault in faults[:1]]
     findings += map(TOKENS.find, faults[1:])
     case = make_case(spec, evidence, status=status, findings=findings, runner=NAME)
-    remarks = [f"{len(foreign.tokens)} tokens"]
+    remarks = [count(len(foreign.tokens), "token")]
     if likeness:
         remarks += [
             f"the first {foreign.same_count} equal those of float32",

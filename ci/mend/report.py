@@ -17,7 +17,7 @@ from ci.mend.trials import AppliedChange
 from ci.models.lowering_options import Part
 from ci.report.document import PLOT_HEIGHT, PLOT_WIDTH, Card, Document, Plot, Point, Row, Table
 from ci.report.schema import Case, Status
-from ci.report.text import name_models, show_bytes, show_decibels
+from ci.report.text import count, name_models, show_bytes, show_decibels
 from provisioning.errors import ExitCode
 
 Result = Literal["green", "mended", "other scheme", "improved", "no remedy found"]
@@ -159,7 +159,7 @@ def make_document(cases: Sequence[MendedCase]) -> Document:
     table = Table("Steps", caption, head, shown_rows, 2, frozenset(range(3, len(head))))
     green = [case.result for case in cases].count("green")
     after = sum(case.after.status is not Status.FAILED for case in cases)
-    result = f"{green} of {len(cases)} cases green before, {after} after"
+    result = f"{green} of {count(len(cases), 'case')} green before, {after} after"
     return Document("mend", result, (table, *cards))
 
 

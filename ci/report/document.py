@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from ci.facts.finding import SHOWN, Finding, list_facts
+from ci.facts.finding import SHOWN, Finding, list_lines
 from ci.report.schema import Status
 from ci.report.text import NAME_CHARS, clean_log_line, clean_name, count
 from provisioning.console.caller import is_ci, translate_commands
@@ -182,22 +182,10 @@ def list_findings(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Return what findings say, as the lines of a card. Of more than SHOWN, only the headlines
     follow."""
     lines = []
-    for place, finding in enumerate(findings):
-        facts = [*list_facts(finding)] if place < SHOWN else []
-        headline = finding.headline
-        cut_headline = headline.removesuffix("...").rstrip()
-        for fact in facts:
-            word, line = fact
-            # A cut headline is followed by the whole text: not the same words twice.
-            if (
-                not word
-                and line
-                and (line.startswith(cut_headline) or cut_headline.startswith(line))
-            ):
-                headline = line
-                facts.remove(fact)
-                break
+    for finding in findings[:SHOWN]:
+        headline, facts = list_lines(finding)
         lines += [("", f"{headline} [{finding.id}]"), *facts]
+    lines += [("", f"{finding.headline} [{finding.id}]") for finding in findings[SHOWN:]]
     return lines
 
 

@@ -119,4 +119,4 @@ def run_call(place: Path, words: Sequence[str]) -> str:
             flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
             path = args.output_folder_path / f"output_{number}_{index}.raw"
             path.write_bytes(flat.contiguous().view(torch.uint8).numpy().tobytes())
-    return f"{len(lines)} samples were run"
+    return "1 sample was run" if len(lines) == 1 else f"{len(lines)} samples were run"

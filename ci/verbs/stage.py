@@ -12,6 +12,7 @@ import msgspec
 from ci.device.bundle import Bundle, stage
 from ci.device.provenance import has_sbom_library
 from ci.inspect.files import KEPT_PROGRAMS
+from ci.report.text import count
 from provisioning.artifacts.environment import parse_selection
 from provisioning.artifacts.provision import locate_artifact
 from provisioning.artifacts.sources import Options
@@ -123,5 +124,5 @@ def render(bundle: Bundle, out: Path) -> str:
     lines = [f"{bundle.target.value} for {', '.join(bundle.socs)}, QNN {bundle.qnn or 'unknown'}"]
     lines += [f"  {file.name:<32} {file.size_bytes:>12,} bytes" for file in bundle.files]
     total = sum(file.size_bytes for file in bundle.files)
-    lines.append(f"{len(bundle.files)} files, {total:,} bytes: {shown_path(out)}")
+    lines.append(f"{count(len(bundle.files), 'file')}, {total:,} bytes: {shown_path(out)}")
     return "".join(f"{line}\n" for line in lines)

@@ -186,7 +186,7 @@ ROWS = (
     SessionRow(
         "mend",
         "./nox -s mend -- --model tests/realistic/lost.py:positions --scheme fp16",
-        "0 of 1 cases green before, 1 after",
+        "0 of 1 case green before, 1 after",
     ),
     SessionRow("fuzz", "./nox -s fuzz -- --graphs 20 --scheme fp16", "seed 0: 20 graphs"),
     SessionRow("localise", f"qnn-ci localise {NET_COMMAND}", "as predicted", before=NET),

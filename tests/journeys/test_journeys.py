@@ -202,7 +202,7 @@ def test_a_failing_trained_model_is_localised_and_mended(clone: Traveller) -> No
     where = clone.type("./nox -s localise -- --model pitch.py:tracker --scheme 16a8w", 1)
     assert re.search("batch_?norm", where, re.IGNORECASE)
     mended = clone.type("./nox -s mend -- --model pitch.py:tracker --scheme 16a8w")
-    assert "0 of 1 cases green before, 1 after" in mended
+    assert "0 of 1 case green before, 1 after" in mended
     assert "1 passed" in clone.type("./nox -s test_emulator -- --policy mended/qnn.toml")
 
 

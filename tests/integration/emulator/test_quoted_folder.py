@@ -51,7 +51,7 @@ def test_a_model_below_a_quoted_folder_is_mended(
     mended = run_to_end(
         [*qnn_ci, "mend", "--model", model, "--scheme", scheme], timeout_s=1800, env=environment
     )
-    assert "0 of 1 cases green before, 1 after" in mended
+    assert "0 of 1 case green before, 1 after" in mended
 
     judged = run_to_end(
         [*qnn_ci, lane, "--policy", "mended/qnn.toml"], timeout_s=1800, env=environment

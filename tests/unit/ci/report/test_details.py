@@ -19,9 +19,10 @@ from ci.facts.finding import (
     Place,
     Proof,
     Remedy,
+    advise,
     show_finding,
 )
-from ci.facts.kinds import NOISE
+from ci.facts.kinds import FEW, NOISE, NOT_LOWERED
 from ci.report.annotation import (
     Annotation,
     Level,
@@ -31,6 +32,7 @@ from ci.report.annotation import (
     render_log,
 )
 from ci.report.comparison import compare_reports
+from ci.report.document import list_findings
 from ci.report.publishing import compare_base, publish_run
 from ci.report.schema import Case, CaseName, Digests, JudgementFacts, ProgramFacts, Report, Status
 from ci.report.write import read_report, write_report
@@ -200,3 +202,43 @@ def test_a_report_is_compared_with_a_base_of_its_backend(report: Report, tmp_pat
     broken = compare_base(now, tmp_path)
     assert broken.comparison is None
     assert "does not have the format of the report: " in broken.uncompared
+
+
+KNOWN = "neither ExecuTorch nor QNN supports complex numbers"
+LONG = "66.67% of the elements equal those of the float32 model, 90.00% required, in all"
+REPEATS = {
+    "a headline that was cut": (
+        FEW.find(LONG, subject="output 1"),
+        [f"not quantized well: output 1: {LONG} [QNN2105]"],
+    ),
+    "a headline that is the cause": (
+        NOT_LOWERED.find("KeyError: 'x'", places=[Place(file="net.py", line=3)])
+        .renamed(f"{KNOWN} [net.py:3]")
+        .explained(advise(KNOWN, "write an FFT otherwise", certainty=Certainty.KNOWN)),
+        [
+            f"refused: {KNOWN} [net.py:3] [QNN2402]",
+            "  refused: KeyError: 'x'",
+            "  try: write an FFT otherwise",
+        ],
+    ),
+    "a headline that is the start of the cause": (
+        NOT_LOWERED.find(KNOWN, advice=advise(f"{KNOWN}: torch.fft has them")),
+        [f"refused: {KNOWN} [QNN2402]", "  why: torch.fft has them"],
+    ),
+    "a cause that is not certain": (
+        NOT_LOWERED.find(KNOWN, advice=advise(KNOWN, certainty=Certainty.GUESS)),
+        [f"refused: {KNOWN} [QNN2402]", f"  possibly: {KNOWN}"],
+    ),
+    "an error of several lines": (
+        NOT_LOWERED.find("Error:\nno rank 6", evidence="Error:\nno rank 6"),
+        ["refused: Error: [QNN2402]", "  no rank 6"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPEATS)
+def test_no_line_of_a_finding_repeats_its_headline(name: str) -> None:
+    finding, lines = REPEATS[name]
+    assert [*show_finding(finding)] == lines
+    shown = [f"  {word}: {line}" if word else line for word, line in list_findings([finding])]
+    assert [line.strip() for line in shown] == [line.strip() for line in lines]

@@ -266,7 +266,7 @@ def test_each_input_set_writes_its_outputs_in_memory_order(programs: Any, place:
 
 
 def test_the_requested_method_gets_inputs_of_its_types(programs: Any, place: Path) -> None:
-    assert call(programs, place, "1 whole\n", "--method_index", "1") == "1 samples were run"
+    assert call(programs, place, "1 whole\n", "--method_index", "1") == "1 sample was run"
     assert np.fromfile(place / "out/output_0_0.raw", np.float32).tolist() == [8, 12, 10, 14]
     assert np.fromfile(place / "out/output_0_1.raw", np.int32).tolist() == [0, 4, 2, 6]
 
