@@ -139,7 +139,8 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ``least_db`` is the lowest SQNR with which it was seen, or None if that is not recorded.
     ``tried`` lists the results of ``graph``. A fault without a graph is reported to users but
     cannot be run. ``refuses`` is true if models with the fault may be refused, although no result
-    in ``tried`` shows it."""
+    in ``tried`` shows it. ``same_as`` are the faults that this one is in other words: the same
+    mistake of QNN, in the operators that another front end writes."""
 
     name: str
     title: str
@@ -147,6 +148,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     seen: str
     remedy: str
     pattern: Pattern
+    same_as: tuple[str, ...] = ()
     graph: str = ""
     mended: str = ""
     litert: Wording = Wording()
@@ -258,6 +260,10 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
         problems = list(find_problems(fault))
         if names.count(fault.name) > 1:
             problems.append("another fault has the same name")
+        others = {name for name in names if name != fault.name}
+        problems += [
+            f"there is no other fault {name!r}" for name in fault.same_as if name not in others
+        ]
         if problems:
             raise ManifestError(
                 f"{path or f'policies/{POLICY}.toml'}, fault {fault.name!r}: {problems[0]}",
@@ -266,6 +272,12 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
             )
     _checked.append(faults)
     return faults
+
+
+def list_names(faults: Sequence[Fault]) -> dict[str, tuple[str, ...]]:
+    """Map the name of each fault to all names under which front ends have it: its own, and those
+    that it is the same as."""
+    return {fault.name: (fault.name, *fault.same_as) for fault in faults}
 
 
 def find_problems(fault: Fault) -> Iterator[str]:

@@ -46,7 +46,8 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     """A case of one runtime. ``ms``, ``low_ms`` and ``high_ms`` are the predicted time and its
     interval, None if there is none; ``ms`` is None, too, if only an upper bound is known.
     ``cpu_nodes`` are the nodes that stay on the CPU, and ``cpu_operators`` what they compute.
-    ``headline`` and ``remedy`` are of the first finding. ``exact`` is whether the outputs are
+    ``headline`` and ``remedy`` are of the first finding, and ``faults`` the names that the runtimes
+    have for the known fault that is its cause. ``exact`` is whether the outputs are
     equal, which is better than any SQNR. ``shown_db`` and ``shown_ms`` are as the runtime's own
     report shows them. ``device`` is whose time it is, ``time_obstacle`` is why no time is
     predicted, and ``made_inputs`` describes generated inputs. ``warnings`` are the case's."""
@@ -65,6 +66,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     cpu_nodes: int | None = None
     cpu_operators: tuple[str, ...] = ()
     headline: str = ""
+    faults: tuple[str, ...] = ()
     remedy: str = ""
     is_proven: bool = False
     shown_db: str = NOTHING
@@ -135,12 +137,16 @@ class Group:
         return [row for row in self.rows if row.status is Status.PASSED]
 
 
-def list_rows(runtime: str, report: Report) -> Iterator[RuntimeRow]:
-    """Yield a row per case of a runtime's report."""
+def list_rows(
+    runtime: str, report: Report, fault_names: Mapping[str, tuple[str, ...]]
+) -> Iterator[RuntimeRow]:
+    """Yield a row per case of a runtime's report. ``fault_names`` has the names of each known fault
+    in all runtimes."""
     for case in report.cases:
         time = find_time(case)
         finding = case.judgement.findings[0] if case.judgement.findings else None
         remedy = finding.remedies[0] if finding and finding.remedies else None
+        cause = finding.causes[0] if finding and finding.causes else None
         yield RuntimeRow(
             model=case.model,
             soc=case.soc,
@@ -156,6 +162,7 @@ def list_rows(runtime: str, report: Report) -> Iterator[RuntimeRow]:
             cpu_nodes=case.program.fallback_nodes,
             cpu_operators=tuple(name_operators(case.program.fallback_ops)),
             headline=finding.headline if finding else "",
+            faults=fault_names.get(cause.name, ()) if cause else (),
             remedy=remedy.text if remedy else "",
             is_proven=bool(remedy and remedy.proof is not Proof.SUGGESTED),
             shown_db=show_decibels(case.judgement.sqnr_db, case.judgement.max_abs),
@@ -379,17 +386,34 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
         for runtime, names in left_names.items():
             yield "on the CPU", f"{TITLES[runtime]} {word} {', '.join(names)} there"
     passed = {row.runtime for row in group.green}
-    red: dict[str, list[RuntimeRow]] = {}  # by what is wrong
-    for row in group.rows:
-        if row.status is Status.FAILED and passed - {row.runtime}:
-            # Each runtime has its own place for it, such as a line of Python or a node of a file.
-            red.setdefault(PLACE.sub("", row.headline), []).append(row)
-    for rows in red.values():
+    red = [row for row in group.rows if row.status is Status.FAILED and passed - {row.runtime}]
+    for rows in group_by_fault(red):
         is_single = len({row.runtime for row in rows}) == 1
         word = f"only {TITLES[rows[0].runtime]}" if is_single else "red"
         first = next((row for row in rows if row.is_proven), rows[0])
         yield word, f"{', '.join(row.label for row in rows)}: {show_cure(first)}"
     yield from list_warnings(group.green)
+
+
+def group_by_fault(rows: Iterable[RuntimeRow]) -> list[list[RuntimeRow]]:
+    """Return rows by what is wrong with them: those with the same headline, or with a known fault
+    of which the runtimes have one name in common."""
+    groups: list[list[RuntimeRow]] = []
+    for row in rows:
+        for peers in groups:
+            if any(has_same_fault(row, peer) for peer in peers):
+                peers.append(row)
+                break
+        else:
+            groups.append([row])
+    return groups
+
+
+def has_same_fault(first: RuntimeRow, second: RuntimeRow) -> bool:
+    """Return whether the same is wrong with two rows."""
+    # Each runtime has its own place for it, such as a line of Python or a node of a file.
+    headlines = {PLACE.sub("", row.headline) for row in (first, second)}
+    return len(headlines) == 1 or not {*first.faults}.isdisjoint(second.faults)
 
 
 def list_warnings(rows: Iterable[RuntimeRow]) -> Iterator[tuple[str, str]]:
@@ -410,10 +434,16 @@ def make_report(
     unknown_socs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     *,
     for_all: Collection[str] = (),
+    fault_names: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> RuntimesReport:
     """Return the comparison of reports by runtime. ``places`` are the directories of the reports.
-    Answers name those of the runtimes ``for_all``, which take every model, that have no row."""
-    rows = [row for runtime, report in reports.items() for row in list_rows(runtime, report)]
+    Answers name those of the runtimes ``for_all``, which take every model, that have no row.
+    ``fault_names`` are those of list_rows."""
+    rows = [
+        row
+        for runtime, report in reports.items()
+        for row in list_rows(runtime, report, fault_names)
+    ]
     ordered = [row for group in group_rows(rows) for row in group.rows]
     answers = []
     for group in group_rows(ordered):

@@ -17,6 +17,7 @@ import msgspec
 
 from ci.cases.policy import LANES, read_emulator_policy
 from ci.cases.spec import match_socs, select_cases
+from ci.faults.known import list_names, read_faults
 from ci.models.schemes import EXECUTORCH, LITERT, MODEL_FILES, ONNX, Scheme, SchemeSet
 from ci.models.suite import LITERT_SUITE
 from ci.packages import modules
@@ -206,7 +207,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             not_run[turn.name] = explain_end(ended)
             codes.append(choose_code(ended.returncode))
     for_all = [name for name, runtime in chosen.items() if all(map(runtime.takes, models))]
-    comparison = make_report(reports, places, not_run, plan.unknown_socs, for_all=for_all)
+    comparison = make_report(
+        reports,
+        places,
+        not_run,
+        plan.unknown_socs,
+        for_all=for_all,
+        fault_names=list_names(read_faults()),
+    )
     document = make_document(comparison)
     write_whole(folder / COMPARISON, msgspec.json.encode(comparison))
     write_page(document, folder, progress)

@@ -32,6 +32,7 @@ title = "a"
 owner = "qnn"
 seen = "b"
 remedy = "c"
+same_as = [{other_names}]
 graph = '''
 x = input(2, 4)
 p = constant(4)
@@ -50,12 +51,18 @@ def write(
     scheme: str = "fp16",
     constant: str = "over_rows",
     also: str = "",
+    other_names: str = "",
     other_keys: str = "",
 ) -> Path:
     file = path / "faults.toml"
     file.write_text(
         ROW.format(
-            operators=operators, scheme=scheme, constant=constant, also=also, other_keys=other_keys
+            operators=operators,
+            scheme=scheme,
+            constant=constant,
+            also=also,
+            other_names=f'"{other_names}"' if other_names else "",
+            other_keys=other_keys,
         ),
         encoding="utf-8",
     )
@@ -146,6 +153,8 @@ TRIED = '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n'
         ({"also": ', not_after = ["relu", "rellu"]'}, "no operator 'rellu'"),
         ({"also": ', not_before = ["tanh", "tan"]'}, "no operator 'tan'"),
         ({"scheme": 'fp16", "9a9w'}, "no scheme '9a9w'"),
+        ({"other_names": "one"}, "no other fault 'one'"),
+        ({"other_names": "two"}, "no other fault 'two'"),
     ],
 )
 def test_a_fault_row_that_could_never_match_is_refused(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ci.facts.finding import Proof, advise
+from ci.facts.finding import Certainty, Proof, advise
 from ci.facts.kinds import UNRECORDED
 from ci.report.columns import COLUMNS
 from ci.report.document import render_text
@@ -496,6 +496,38 @@ def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_say
     (card,) = (card for card in make_document(report).cards if card.kind == "differences")
     labels = "ExecuTorch fp16, ONNX Runtime fp16, LiteRT fp16"
     assert card.lines == (("red", f"{labels}: known fault a [net.py:3]; fix: expand it"),)
+
+
+def test_a_known_fault_with_a_name_per_runtime_is_one_fault() -> None:
+    def fail(fault: str) -> Case:
+        case = make_case("fp16", NEAR, status=RED)
+        advice = advise(f"known fault: {fault}", name=fault, certainty=Certainty.KNOWN)
+        finding = UNRECORDED.find(f"known fault {fault} [net.py:3]", advice=advice)
+        return structs.replace(case, judgement=structs.replace(case.judgement, findings=(finding,)))
+
+    def list_red(names: dict[str, tuple[str, ...]], litert: str) -> tuple[tuple[str, str], ...]:
+        cases = {
+            "executorch": [make_case("8a8w", FAST), fail("sum")],
+            "onnxruntime": [make_case("u8", FAST), fail("sum-in-onnx")],
+            "litert": [fail(litert)],
+        }
+        rows = {runtime: reports.make_report(each) for runtime, each in cases.items()}
+        report = make_report(rows, {}, {}, fault_names=names)
+        (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+        return card.lines
+
+    names = {
+        "sum": ("sum",),
+        "sum-in-onnx": ("sum-in-onnx", "sum"),
+        "sum-of-file": ("sum-of-file", "product", "sum"),
+        "norm": ("norm",),
+    }
+    all_labels = "ExecuTorch fp16, ONNX Runtime fp16, LiteRT fp16"
+    assert list_red(names, "sum-of-file") == (("red", f"{all_labels}: known fault sum [net.py:3]"),)
+    assert list_red(names, "norm") == (
+        ("red", "ExecuTorch fp16, ONNX Runtime fp16: known fault sum [net.py:3]"),
+        ("only LiteRT", "LiteRT fp16: known fault norm [net.py:3]"),
+    )
 
 
 def test_why_a_row_has_no_time_is_listed_also_if_it_is_red() -> None:

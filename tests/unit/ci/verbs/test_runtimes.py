@@ -6,12 +6,15 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import select_cases
+from ci.facts.finding import Certainty, advise
+from ci.facts.kinds import UNRECORDED
 from ci.models.schemes import RUNTIMES, Scheme
 from ci.report.schema import Case, JudgementFacts, Status
 from ci.report.write import encode_report
@@ -53,12 +56,16 @@ def add_python(
     code: int = 0,
     output: str = "",
     red: bool = False,
+    fault: str = "",
     lacks: str = "",
 ) -> str:
-    """The option with a Python for a runtime whose report has a case per scheme. It says that it
-    lacks the modules ``lacks``."""
-    status = Status.FAILED if red else Status.PASSED
+    """The option with a Python for a runtime whose report has a case per scheme, which are red
+    because of a known ``fault``. It says that it lacks the modules ``lacks``."""
+    status = Status.FAILED if red or fault else Status.PASSED
     findings = say("it is wrong") if red else ()
+    if fault:
+        advice = advise(fault, name=fault, certainty=Certainty.KNOWN)
+        findings = (UNRECORDED.find(f"known fault {fault}", advice=advice),)
     judged = JudgementFacts(status=status, sqnr_db=40.0, findings=findings)
     cases = [
         Case(model="net.py:net", scheme=name, soc="SM8650", judgement=judged) for name in schemes
@@ -117,6 +124,27 @@ def test_each_runtime_gets_the_models_that_it_takes_and_its_own_name_of_a_scheme
     page = (place / "reports/test/index.html").read_text()
     assert "ONNX Runtime" in page
     assert json.loads((place / "reports/test/runtimes.json").read_text()) == data
+
+
+def test_a_known_fault_that_litert_has_in_other_operators_is_listed_once(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pythons = [
+        add_python(place, "executorch", "fp16", fault="broadcast-add-before-norm"),
+        add_python(place, "onnxruntime", "fp16"),
+        add_python(place, "litert", "fp16", fault="broadcast-before-merged-norm"),
+    ]
+    code, data = run(capsys, "--model", "net.py:net", *pythons)
+    assert code == ExitCode.FAILED
+    rows: Any = data["rows"]
+    assert [row["faults"][:2] for row in rows] == [
+        ["broadcast-add-before-norm"],
+        [],
+        ["broadcast-before-merged-norm", "broadcast-add-before-norm"],
+    ]
+    page = (place / "reports/test/index.html").read_text()
+    assert "ExecuTorch fp16, LiteRT fp16: known fault broadcast-add-before-norm" in page
+    assert "only LiteRT" not in page
 
 
 @pytest.mark.parametrize(
