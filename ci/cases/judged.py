@@ -21,6 +21,7 @@ from ci.cases.lowering_findings import (
     explain,
     find_fallbacks,
     find_floats,
+    find_garbled,
     find_lost_types,
 )
 from ci.cases.outputs import OUTPUT, OUTPUTS, stack_outputs
@@ -133,6 +134,10 @@ class CaseJudge:
             findings[0] = self.reasons.explain(
                 finding, verdict, compiled, is_traceable=is_traceable
             )
+        # Outputs show garbled indices, unless rounding has as large an effect on them.
+        garbled = compiled.delegation.garbled
+        if garbled and inconclusive and all(finding.id != INDICES.id for finding in findings):
+            findings.insert(0, find_garbled(garbled))
         return self.end(Status.FAILED, [*lost, *findings], log_tail, remark=run.notes.remark)
 
     def end_passed(self, compiled: Compiled, log_tail: str) -> CaseResult:
@@ -210,9 +215,12 @@ class CaseJudge:
         if status is Status.FAILED and findings:
             # Garbled indices are the cause, whatever known faults the graph has as well.
             is_garbled = findings[0].id == INDICES.id
-            for number, finding in enumerate([] if is_garbled else findings):
+            for number, finding in enumerate(findings):
                 # The quantized model may have its own fault if the program is not faithful to it.
-                if number == 0 or finding.question is Question.QUANTIZED:
+                is_own = finding.question is Question.QUANTIZED and (
+                    self.facts.spec.scheme.quantized or not is_garbled
+                )
+                if is_own or (number == 0 and not is_garbled):
                     faults_of_finding = self.reasons.choose_causes(finding)
                     causes_by_finding[number] = [
                         fault for fault in faults_of_finding if fault not in causes

@@ -31,7 +31,7 @@ from ci.facts.finding import (
     Question,
     advise,
 )
-from ci.facts.kinds import ON_CPU, PART
+from ci.facts.kinds import CLIPPED, LOST, ON_CPU, PART
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import (
     FLOAT16_BITS,
@@ -106,7 +106,9 @@ class Reasons:
         """Return the first finding of a failed case with its causes, with the place where the
         accuracy is lost, and with what to try. ``is_traceable`` is whether a layer can be
         guilty."""
-        explained_at_once = explain_at_once(finding, verdict, compiled)
+        explained_at_once = explain_at_once(
+            finding, verdict, compiled, is_quantized=self.facts.spec.scheme.quantized
+        )
         if explained_at_once:
             return explained_at_once
         question, departure = finding.question, UNKNOWN
@@ -394,12 +396,21 @@ class Reasons:
             self.untried = shown
 
 
-def explain_at_once(finding: Finding, verdict: Verdict, compiled: Compiled) -> Finding | None:
-    """Return a finding with its cause if that needs no experiment, or None."""
+# An error of the program that is put down to a coarse quantization.
+OF_PROGRAM = {LOST.id, CLIPPED.id}
+
+
+def explain_at_once(
+    finding: Finding, verdict: Verdict, compiled: Compiled, *, is_quantized: bool
+) -> Finding | None:
+    """Return a finding with its cause if that needs no experiment, or None. ``is_quantized`` is
+    whether the program has a quantized model."""
     question, garbled = finding.question, compiled.delegation.garbled
     if finding.id in OF_MODEL:
         return finding if finding.causes else finding.explained(MODEL)
-    if garbled and question in {Question.FAITHFUL, Question.QUANTIZED, Question.TASK}:
+    # What a quantized model lost, it has lost without the program.
+    is_of_program = question in {Question.FAITHFUL, Question.TASK} or finding.id in OF_PROGRAM
+    if garbled and (is_of_program or (question is Question.QUANTIZED and not is_quantized)):
         return find_garbled(garbled)
     # Nothing else explains what the second call returns.
     if question is Question.QUANTIZED and compiled.frozen:

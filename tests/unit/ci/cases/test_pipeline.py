@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from ci.cases.cache import Artifact, CompileResult
-from ci.cases.engine import NOISE, Sets, Staging
+from ci.cases.engine import NOISE, Delegation, Fallback, Garbled, Sets, Staging
 from ci.cases.facts import CaseFacts
 from ci.cases.forked import DiedError
 from ci.cases.judged import CaseJudge
@@ -29,7 +29,15 @@ from ci.cases.runners import INPUT_LIST
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion
 from ci.diagnosis.experiments import RemedyChoice, Result
 from ci.facts.finding import Certainty, Finding, Origin, Place
-from ci.facts.kinds import DIED, METRIC_BLIND, OFF_GRID
+from ci.facts.kinds import (
+    DIED,
+    INCONCLUSIVE,
+    INDICES,
+    METRIC_BLIND,
+    OFF_GRID,
+    ON_CPU,
+    QUANTIZED_BADLY,
+)
 from ci.facts.kinds import NOISE as ABOVE_NOISE
 from ci.judging.figures import Figures
 from ci.judging.gate import Judgement, OutputJudgement
@@ -49,6 +57,7 @@ from tests.build.cases import (
     MASK,
     METRIC,
     RIGHT,
+    SETS,
     MeasuringPool,
     give,
     make_engine,
@@ -93,6 +102,38 @@ def test_a_layer_with_fewer_bits_than_requested_is_red_though_its_outputs_are_ri
     assert case.judgement.findings[0].places == place.places
     assert show_types(case, lambda share: share.operators) == "8: 75 %, 16: 25 %"
     assert show_types(case, lambda share: share.weight_bytes) == "-"
+
+
+VAGUE, CLEAR = 0.65, 0.002  # the noise that a correct program may have, relative to the output
+POOR, HIDDEN = QUANTIZED_BADLY.id, INCONCLUSIVE.id
+
+
+@pytest.mark.parametrize(
+    ("noise", "factor", "ids"),
+    [
+        # The gate cannot tell, but the graph shows it, and the quantized model is poor besides.
+        (VAGUE, 1, [INDICES.id, POOR, HIDDEN, ON_CPU.id]),
+        (VAGUE, 0, [INDICES.id, POOR, HIDDEN, ON_CPU.id]),
+        (CLEAR, 0, [INDICES.id, POOR, ON_CPU.id]),
+        # The program computes its quantized model: what is poor is that one.
+        (CLEAR, 1, [POOR, ON_CPU.id]),
+    ],
+)
+def test_garbled_indices_do_not_hide_that_the_quantized_model_is_poor(
+    tmp_path: Path, noise: float, factor: float, ids: list[str]
+) -> None:
+    random = np.random.default_rng(3)
+    poor = LOGITS + 0.6 * random.standard_normal(LOGITS.shape).astype(np.float32)
+    reader = Fallback("aten.unsqueeze_copy.default", "there is a mismatch")
+    engine = FloatEngine(
+        lambda number: [LOGITS[number[0]]],
+        SETS,
+        lambda number: [poor[number[0]]],
+        noise=noise,
+        delegation=Delegation(3, 1, 2, (reader,), garbled=(Garbled("topk", "unsqueeze"),)),
+    )
+    case = run_case(tmp_path, engine, give([poor * np.float32(factor)])).case
+    assert [finding.id for finding in case.judgement.findings] == ids
 
 
 def replace_file(make: Callable[[Path], object]) -> Callable[[Path], object]:
