@@ -288,6 +288,11 @@ class Finding(Record, frozen=True, kw_only=True):
         return shorten(f"{self.lead}{first}", HEADLINE_CHARS) == self.headline
 
     @property
+    def whole_headline(self) -> str:
+        """The headline as it was before it was cut."""
+        return f"{self.lead}{self.evidence.splitlines()[0]}" if self.is_cut else self.headline
+
+    @property
     def kin(self) -> tuple[object, ...]:
         """What the finding has in common with those that have the same cause. Figures differ, so
         the places in the model stand for a headline with figures."""

@@ -239,7 +239,8 @@ def find_obstacle(
     """Return why there is no time for a program, or ""."""
     if simulation.missing_ops:
         operators = count(simulation.missing_ops, "operator")
-        return f"the simulator knows no costs for {operators}; QNN does not name them"
+        word = "it" if simulation.missing_ops == 1 else "them"
+        return f"the simulator knows no costs for {operators}; QNN does not name {word}"
     if simulation.implausible_cycles > IMPLAUSIBLE * simulation.cycles:
         return (
             f"{simulation.implausible_cycles:,} cycles of the simulation are implausible:"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ci.facts.finding import Proof
+from ci.facts.finding import Proof, shorten
 from ci.report.columns import show_estimate
 from ci.report.document import PLOT_HEIGHT, PLOT_WIDTH, Card, Document, Plot, Point, Row, Table
 from ci.report.schema import (
@@ -36,6 +36,7 @@ NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
 # Of a name in the picture, in its units: on a phone, its font has 18. GAP is between it and its
 # point, which has a RING.
 NAME_HEIGHT, LETTER_WIDTH, GAP, RING = 20.0, 9.5, 10.0, 9.0
+HEADLINE_CHARS = 300  # longer ones are messages of a tool
 ROUNDING = 1e-6  # of sums of such sizes
 ABOVE, LEFT, RIGHT = 15.0, 80.0, 30.0  # what the picture has beside its axes, see parts.html.j2
 LESS_BYTES = 0.95  # of a program's size, from which on another one is called smaller
@@ -161,7 +162,7 @@ def list_rows(
             size_bytes=case.program.pte_bytes,
             cpu_nodes=case.program.fallback_nodes,
             cpu_operators=tuple(name_operators(case.program.fallback_ops)),
-            headline=finding.headline if finding else "",
+            headline=shorten(finding.whole_headline, HEADLINE_CHARS) if finding else "",
             faults=fault_names.get(cause.name, ()) if cause else (),
             remedy=remedy.text if remedy else "",
             is_proven=bool(remedy and remedy.proof is not Proof.SUGGESTED),
@@ -369,9 +370,9 @@ def show_cure(row: RuntimeRow) -> str:
 
 
 def list_differences(group: Group) -> Iterator[tuple[str, str]]:
-    """Yield what differs between the runtimes of a group: operators that stay on the CPU in one of
-    them and not in another, what is wrong in rows of one of them or of several, if rows of another
-    runtime passed, and the warnings about rows that passed."""
+    """Yield what differs between the rows of a group: operators that stay on the CPU in one runtime
+    and not in another, what is wrong in red rows, if others passed, and the warnings about those
+    that passed."""
     operators: dict[str, set[str]] = {}
     for row in group.rows:
         if row.cpu_nodes is not None:  # else it was not compiled, and left nothing anywhere
@@ -386,10 +387,12 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
         for runtime, names in left_names.items():
             yield "on the CPU", f"{TITLES[runtime]} {word} {', '.join(names)} there"
     passed = {row.runtime for row in group.green}
-    red = [row for row in group.rows if row.status is Status.FAILED and passed - {row.runtime}]
+    # If none passed, the sentence says why.
+    red = [row for row in group.rows if row.status is Status.FAILED and passed]
     for rows in group_by_fault(red):
-        is_single = len({row.runtime for row in rows}) == 1
-        word = f"only {TITLES[rows[0].runtime]}" if is_single else "red"
+        runtimes = {row.runtime for row in rows}
+        is_of_one = len(runtimes) == 1 and passed - runtimes
+        word = f"only {TITLES[rows[0].runtime]}" if is_of_one else "red"
         first = next((row for row in rows if row.is_proven), rows[0])
         yield word, f"{', '.join(row.label for row in rows)}: {show_cure(first)}"
     yield from list_warnings(group.green)

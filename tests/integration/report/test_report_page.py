@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ci.report.document import Document, Row, Table
+from ci.report.document import Card, Document, Row, Table
 from ci.report.html import render_document, render_html
 from ci.report.schema import (
     Case,
@@ -299,3 +299,25 @@ def test_the_content_security_policy_of_the_page_blocks_foreign_scripts(
     assert browser.ask("document.title").startswith("FAILED: test_emulator")
     assert browser.ask(SHOWN % "thead button")
     assert "Content Security Policy" in "".join(browser.console)
+
+
+def test_a_narrow_page_shows_the_lines_of_a_card_below_their_words(
+    browser: Browser, tmp_path: Path
+) -> None:
+    name = "tests/realistic/causes.py:top_boxes"
+    lines = (("only ExecuTorch", "the indices reach a node"), ("no time", "no costs"))
+    document = Document(
+        "Runtimes", "1 failed", (Table(name, "", ("a",), ()), Card("d", name, lines))
+    )
+    page = tmp_path / "index.html"
+    page.write_text(render_document(document))
+    lefts = "[...document.querySelectorAll('.lines > *')].map(e => e.getBoundingClientRect().left)"
+    breaks = (
+        "[...document.querySelectorAll('h2, strong')].map(e => e.querySelectorAll('wbr').length)"
+    )
+    for width, columns in ((1280, 2), (400, 1)):
+        browser.resize(width)
+        browser.open(page)
+        assert len({*browser.ask(lefts)}) == columns
+        # Names are broken where they have parts.
+        assert [count for count in browser.ask(breaks) if count] == [5, 5]

@@ -170,6 +170,13 @@ def test_an_estimate_near_the_measured_range_is_wider_and_one_far_below_it_is_a_
 
 UNKNOWN: dict[str, tuple[dict[str, Any], Scheme, str, int, str]] = {
     "Missing Ops": ({"missing_ops": 96}, Scheme.FP16, "SM8650", 0, "no costs for 96 operators"),
+    "a Missing Op": (
+        {"missing_ops": 1},
+        Scheme.FP16,
+        "SM8650",
+        0,
+        "1 operator; QNN does not name it",
+    ),
     "implausible": ({"implausible_cycles": 400_000}, Scheme.FP16, "SM8650", 0, "implausible"),
     "CPU": ({}, Scheme.FP16, "SM8650", 2, "2 nodes run on the CPU"),
     "scheme": ({}, Scheme.A16W4, "SM8650", 0, "no measurements are published for 16a4w"),

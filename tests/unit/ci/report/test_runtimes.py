@@ -498,6 +498,25 @@ def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_say
     assert card.lines == (("red", f"{labels}: known fault a [net.py:3]; fix: expand it"),)
 
 
+def test_why_a_row_is_red_is_listed_also_if_only_its_own_runtime_passed() -> None:
+    long = f"known fault {'a' * 90} reaches the output"
+    finding = UNRECORDED.find(long)
+    assert finding.headline.endswith("...")
+    red = make_case("u8", NEAR, status=RED)
+    red = structs.replace(red, judgement=structs.replace(red.judgement, findings=(finding,)))
+    report = compare(
+        onnxruntime=[make_case("fp16", FAST), red], litert=[make_case("fp16", status=RED)]
+    )
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    assert card.lines == (
+        ("red", f"ONNX Runtime u8: {long}"),
+        ("only LiteRT", "LiteRT fp16: fp16 is wrong"),
+    )
+    report = compare(litert=[make_case("fp16", status=RED)], onnxruntime=[red])
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    assert [word for word, _ in card.lines] == [""]  # the sentence says why none passed
+
+
 def test_a_known_fault_with_a_name_per_runtime_is_one_fault() -> None:
     def fail(fault: str) -> Case:
         case = make_case("fp16", NEAR, status=RED)
