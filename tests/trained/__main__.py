@@ -41,6 +41,13 @@ def install() -> None:
     stamp.write_text(digest)
 
 
+def list_path() -> str:
+    """The PYTHONPATH of a process that reads the models."""
+    return os.pathsep.join(
+        [str(PACKAGES), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+
+
 def run_lane(lane: str, place: Path) -> dict[tuple[str, str], Any]:
     """The project's report of a lane's cases, by policy name and scheme."""
     reports = place / "reports"
@@ -96,49 +103,10 @@ def judge(case: Any, row: dict[str, Any], judged: dict[str, Any]) -> tuple[str, 
     return wrong, "{:5} {:24} {:6} {:20} {:11} {:9} ".format(*cells) + wrong
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="nox -s test_trained --", description=__doc__)
-    parser.add_argument("--lane", choices=VERBS, action="append", help="one lane only")
-    parser.add_argument("--model", default="*", help="MODEL or MODEL-FAULT, also as a glob")
-    parser.add_argument(
-        "--record", action="store_true", help="write into truth.json what is true of them, and stop"
-    )
-    parser.add_argument("--reports", type=Path, default=ROOT / "reports" / "test_trained")
-    words = parser.parse_args()
-    rows = json.loads((HERE / "truth.json").read_text("utf-8"))
-    if not words.record and not fnmatch.filter([row["case"] for row in rows], words.model):
-        parser.error(f"no case is named {words.model}")
-    if os.environ.get("QNN_CI_ONLY_PARSE"):
-        return 0
-    try:
-        claim_reports(words.reports)
-    except QnnCiError as error:
-        parser.error(str(error))
-    install()
-    sys.path[:0] = [str(PACKAGES), str(HERE)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(PACKAGES), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    import cases
-    import corpus
+def judge_cases(place: Path, lanes: list[str], chosen: list[Any], truths: Any) -> int:
+    """Run the project's verbs on the cases, print the table, and return the exit code."""
     import truth
 
-    place = words.reports.resolve()
-    lanes = words.lane or [*VERBS]
-    truths = truth.read_truth()
-    chosen = [
-        case
-        for case in cases.list_cases()
-        if case.lane in lanes
-        and fnmatch.fnmatch(case.name, words.model)
-        and (words.record or truths.get(case, {}).get("verdict") in truth.COMPARED)
-    ]
-    if not chosen:
-        parser.error(f"no case of which a verdict is known is named {words.model}")
-    corpus.write_corpus(place, chosen)
-    if words.record:
-        record(place, chosen)
-        return 0
     counts: Counter[str] = Counter()
     lines = []
     for lane in lanes:
@@ -162,6 +130,56 @@ def main() -> int:
     if counts["not judged"]:
         print(f"not judged: {counts['not judged']}")
     return int(bool(green or counts["not judged"]) or red * MOST_RED > good)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="nox -s test_trained --", description=__doc__)
+    parser.add_argument("--lane", choices=VERBS, action="append", help="one lane only")
+    parser.add_argument("--model", default="*", help="MODEL or MODEL-FAULT, also as a glob")
+    parser.add_argument(
+        "--record", action="store_true", help="write into truth.json what is true of them, and stop"
+    )
+    parser.add_argument(
+        "--prepare", action="store_true", help="write the models' files and policies, and stop"
+    )
+    parser.add_argument("--reports", type=Path, default=ROOT / "reports" / "test_trained")
+    words = parser.parse_args()
+    rows = json.loads((HERE / "truth.json").read_text("utf-8"))
+    is_judged = not words.record and not words.prepare
+    if is_judged and not fnmatch.filter([row["case"] for row in rows], words.model):
+        parser.error(f"no case is named {words.model}")
+    if os.environ.get("QNN_CI_ONLY_PARSE"):
+        return 0
+    try:
+        claim_reports(words.reports)
+    except QnnCiError as error:
+        parser.error(str(error))
+    install()
+    sys.path[:0] = [str(PACKAGES), str(HERE)]
+    os.environ["PYTHONPATH"] = list_path()
+    import cases
+    import corpus
+    import truth
+
+    place = words.reports.resolve()
+    lanes = words.lane or [*VERBS]
+    truths = truth.read_truth()
+    chosen = [
+        case
+        for case in cases.list_cases()
+        if case.lane in lanes
+        and fnmatch.fnmatch(case.name, words.model)
+        and (not is_judged or truths.get(case, {}).get("verdict") in truth.COMPARED)
+    ]
+    if not chosen:
+        parser.error(f"no case of which a verdict is known is named {words.model}")
+    corpus.write_corpus(place, chosen)
+    if words.prepare:
+        return 0
+    if words.record:
+        record(place, chosen)
+        return 0
+    return judge_cases(place, lanes, chosen, truths)
 
 
 if __name__ == "__main__":

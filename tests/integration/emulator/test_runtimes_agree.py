@@ -1,36 +1,72 @@
-"""The page of ``test`` has the figures that each runtime's own verb reports alone, for real models:
-a red one, and one of several outputs; in float and quantized."""
+"""The page of ``test`` has the figures that each runtime's own verb reports alone, for the models
+of tests/realistic/compared.toml, in float and quantized. ``-k NAME`` judges one of them."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ci.report.runtimes import FIGURES, NOTHING, TITLES
 from ci.verbs.environments import choose_runtimes
 from ci.verbs.runtimes import RUNTIMES
+from provisioning.manifest.reader import read_toml
 from tests.integration.conftest import MakeOnce
 from tests.stand_ins.runs import JUDGED, ROOT, run_to_end
+from tests.trained.__main__ import list_path
 
 pytestmark = [pytest.mark.emulator, pytest.mark.nightly]
-MODELS = [f"tests/realistic/{name}" for name in ("lost.py:positions", "sequences.py:router")]
-SCHEMES = ("fp16", "8a8w")
-CHOSEN = [word for model in MODELS for word in ("--model", model)]
+TABLE: dict[str, Any] = read_toml("compared.toml", dict[str, Any], ROOT / "tests/realistic")
+SCHEMES = [word for name in TABLE["schemes"] for word in ("--scheme", name)]
+OF_FILES = ("onnxruntime",)  # which judges an .onnx file
 SOC = "SM8650"
 # The titles of the lanes' columns, of which the nodes on the CPU are all that are not delegated.
 LANE_TITLES = dict(zip(FIGURES, ("status", "SQNR dB", "estimate ms", "program size"), strict=False))
-Figures = dict[tuple[str, str, str], dict[str, str]]  # by the model, the runtime and the scheme
+Figures = dict[tuple[str, str], dict[str, str]]  # by the runtime and the scheme
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: what ``--model`` selects it by, and the policy of tests/trained that has it, if one
+    does."""
+
+    word: str
+    corpus: str = ""
+
+    @property
+    def runtimes(self) -> tuple[str, ...]:
+        """The runtimes that take it."""
+        return OF_FILES if self.corpus == "onnx" else (*RUNTIMES,)
+
+    def choose(self, folder: Path) -> list[str]:
+        """The arguments that select it, with the files of a trained one in ``folder``."""
+        policy = ["--policy", str(folder / self.corpus / "qnn.toml")] if self.corpus else []
+        return ["--model", self.word, *policy]
+
+
+def list_models() -> dict[str, Model]:
+    """The models of the table by the names with which ``-k`` selects them."""
+    models = {name: Model(f"tests/realistic/{path}") for name, path in TABLE["functions"].items()}
+    for corpus, names in TABLE["trained"].items():
+        models |= {f"trained-{corpus}-{name}": Model(name, corpus) for name in names}
+    return models
+
+
+MODELS = list_models()
+CASES = [(name, runtime) for name, model in MODELS.items() for runtime in model.runtimes]
 
 
 class Rows(HTMLParser):
-    """The rows of a page's tables: the text of each cell by the title of its column. The first one
-    is the model."""
+    """The rows of a page's tables: the text of each cell by the title of its column. The first one,
+    a model or a runtime, has no title."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -43,7 +79,7 @@ class Rows(HTMLParser):
         if tag == "tr":
             self.rows.append({})
         elif tag == "th" and self.rows and "title" in values:
-            self.rows[-1]["model"] = values["title"] or ""
+            self.rows[-1][""] = values["title"] or ""
         elif tag == "td" and self.rows:
             self.column = values.get("data-label") or ""
 
@@ -56,10 +92,10 @@ class Rows(HTMLParser):
             self.rows[-1][self.column] = self.rows[-1].get(self.column, "") + data
 
 
-def list_pythons() -> dict[str, str]:
+def list_pythons(words: list[str]) -> dict[str, str]:
     """The Python of each runtime: that of an environment of ./nox, or this one."""
     pythons = {}
-    for name, group in choose_runtimes(CHOSEN).items():
+    for name, group in choose_runtimes(words).items():
         made_by_nox = ROOT / ".nox" / group / "bin" / "python"
         modules, _ = RUNTIMES[name].modules.choose(has_functions=True)
         if made_by_nox.exists():
@@ -69,55 +105,69 @@ def list_pythons() -> dict[str, str]:
     return pythons
 
 
-def read_common(page: Path) -> Iterator[tuple[tuple[str, str, str], dict[str, str]]]:
+def read_common(page: Path) -> Iterator[tuple[tuple[str, str], dict[str, str]]]:
+    """Yield the figures of each row of a page of ``test``."""
     runtimes = {title: name for name, title in TITLES.items()}
     for row in Rows(page).rows:
-        if row.get("runtime") in runtimes:
+        if row.get("") in runtimes:
             row["verdict"] = row[SOC]
-            figures = {figure: row[figure].strip() for figure in FIGURES}
-            yield (row["model"], runtimes[row["runtime"]], row["scheme"]), figures
+            yield (runtimes[row[""]], row["scheme"]), {name: row[name].strip() for name in FIGURES}
 
 
-def read_lane(page: Path, runtime: str) -> Iterator[tuple[tuple[str, str, str], dict[str, str]]]:
+def read_lane(page: Path, runtime: str) -> Iterator[tuple[tuple[str, str], dict[str, str]]]:
+    """Yield the figures of each row of a page of a runtime's own verb."""
     for row in Rows(page).rows:
-        if row.get("model") in MODELS and "status" in row:
+        if "" in row and "status" in row:
             delegated, _, nodes = row.get("delegated", NOTHING).partition("/")
             figures = {figure: row.get(title, NOTHING) for figure, title in LANE_TITLES.items()}
             figures["on CPU"] = str(int(nodes) - int(delegated)) if nodes else NOTHING
-            yield (row["model"], runtime, row["scheme"]), figures
+            yield (runtime, row["scheme"]), figures
 
 
 @pytest.fixture(scope="module")
-def common(make_once: MakeOnce) -> Figures:
-    """The figures of the page of all runtimes that this machine has."""
-    pythons = list_pythons()
+def choose(make_once: MakeOnce) -> Callable[[Model], list[str]]:
+    """The arguments that select a model. The files of a trained one are written once."""
+
+    def prepare(model: Model, folder: Path) -> None:
+        words = ["--lane", model.corpus, "--model", model.word, "--reports", str(folder)]
+        run_to_end([sys.executable, "-m", "tests.trained", "--prepare", *words], timeout_s=900)
+
+    def choose(model: Model) -> list[str]:
+        name = f"trained-{model.corpus}-{model.word}"
+        return model.choose(make_once(name, partial(prepare, model)) if model.corpus else ROOT)
+
+    return choose
+
+
+@pytest.mark.parametrize(("name", "runtime"), CASES)
+def test_the_common_page_has_the_figures_of_the_lane_alone(
+    name: str,
+    runtime: str,
+    make_once: MakeOnce,
+    choose: Callable[[Model], list[str]],
+    tmp_path: Path,
+) -> None:
+    chosen = [*choose(MODELS[name]), *SCHEMES]
+    pythons = list_pythons(chosen)
+    if runtime not in pythons:
+        pytest.skip(f"no environment for {TITLES[runtime]}: ./nox -s test makes one")
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), list_path()])}
 
     def judge(folder: Path) -> None:
-        words = [sys.executable, "-m", "ci", "test", *CHOSEN, "--reports", str(folder)]
-        words += [word for scheme in SCHEMES for word in ("--scheme", scheme)]
-        for name, python in pythons.items():
-            words += ["--runtime", name, "--python", f"{name}={python}"]
-        run_to_end(words, timeout_s=3000, codes=JUDGED)
+        words = [sys.executable, "-m", "ci", "test", *chosen, "--reports", str(folder)]
+        for each, python in pythons.items():
+            words += ["--runtime", each, "--python", f"{each}={python}"]
+        run_to_end(words, timeout_s=3000, codes=JUDGED, env=variables)
 
-    folder = make_once("runtimes", judge)
-    return dict(read_common(folder / "test" / "index.html"))
-
-
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_the_common_page_has_the_figures_of_the_lane_alone(
-    runtime: str, common: Figures, tmp_path: Path
-) -> None:
-    python = list_pythons().get(runtime)
-    if not python:
-        pytest.skip(f"no environment for {TITLES[runtime]}: ./nox -s test makes one")
+    page = make_once(f"runtimes-{name}", judge) / "test" / "index.html"
+    common = {key: row for key, row in read_common(page) if key[0] == runtime}
     verb = RUNTIMES[runtime].verb
-    words = [python, "-m", "ci", verb, *CHOSEN, "--estimate", "--reports", str(tmp_path)]
-    words += [
-        word for name in RUNTIMES[runtime].find_schemes(SCHEMES) for word in ("--scheme", name)
-    ]
-    words += ["--diagnose", "0"]  # no figure depends on experiments
-    run_to_end(words, timeout_s=3000, codes=JUDGED, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    schemes = RUNTIMES[runtime].find_schemes(TABLE["schemes"])
+    words = [pythons[runtime], "-m", "ci", verb, *choose(MODELS[name]), "--estimate"]
+    words += [word for scheme in schemes for word in ("--scheme", scheme)]
+    # No figure depends on experiments.
+    words += ["--diagnose", "0", "--reports", str(tmp_path)]
+    run_to_end(words, timeout_s=3000, codes=JUDGED, env=variables)
     alone = dict(read_lane(tmp_path / verb.replace("-", "_") / "index.html", runtime))
-    shared = {key: figures for key, figures in common.items() if key[1] == runtime}
-    assert {model for model, _, _ in alone} == {*MODELS}
-    assert shared == alone
+    assert [scheme for _, scheme in alone] == schemes
+    assert common == alone

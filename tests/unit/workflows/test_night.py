@@ -246,15 +246,17 @@ def test_every_test_that_is_skipped_by_day_runs_in_one_job(night: Night) -> None
         for path in (ROOT / "tests/integration" / folder).rglob("test_*.py"):
             if "mark.nightly" in path.read_text(encoding="utf-8"):
                 files.add(str(path.relative_to(ROOT)))
-    assert marked["emulator"] <= list_files(night, "emulator", "programs")
-    assert not list_files(night, "emulator") & list_files(night, "programs")
+    assert marked["emulator"] <= list_files(night, "emulator", "programs", "runtimes")
+    assert not list_files(night, "emulator") & list_files(night, "programs", "runtimes")
     assert marked["llm"] <= list_files(night, "llm")
     calls = {}
-    for job in ("long", "emulator", "programs", "llm", "litert"):
+    for job in ("long", "emulator", "programs", "llm", "litert", "runtimes", "runtimes-trained"):
         night.run(job)
         calls[job] = [call for call in night.calls if " by night " in call]
     assert {job: len(of_job) for job, of_job in calls.items()} == dict.fromkeys(calls, 1)
     ignored = " ".join(f"--ignore=tests/integration/{folder}" for folder in marked)
     assert calls["long"][0].endswith(f"-m nightly tests {ignored}")
+    selections = [calls[job][0].partition(" -k ")[2] for job in ("runtimes", "runtimes-trained")]
+    assert selections == ["not trained", "trained"]
     # In an environment that has another QNN.
     assert calls["litert"][0].endswith("-m pytest tests/integration/litert")
