@@ -65,6 +65,10 @@ def count_places(lines: str) -> Counter[Place]:
     """Return how often lines show each kind of place. ``lines`` are in lower case and without
     digits."""
     counts = Counter({place: len(pattern.findall(lines)) for place, pattern in _LINES.items()})
+    # Android's loader writes the same words in a shell as in an app, but an app does not use this
+    # directory.
+    if counts[Place.APP] == 1 and "/data/local/tmp/" in lines:
+        counts[Place.DEVICE] += 1
     if _X86.search(lines):  # a computer that has libraries for a board
         del counts[Place.BOARD]
     return counts
