@@ -390,7 +390,7 @@ class CompilerError(FailedError):
     because it ``exceeded`` a limit of time or memory."""
 
     def __init__(
-        self, what: str, *, why: str, fix: str, died: bool = False, exceeded: bool = False
+        self, what: str, *, why: str = "", fix: str, died: bool = False, exceeded: bool = False
     ) -> None:
         super().__init__(what, why=why, fix=fix)
         self.died, self.exceeded = died, exceeded

@@ -32,6 +32,7 @@ from ci.cases.engine import (
     INPUTS,
     QUANTIZED,
     Compiled,
+    CompilerError,
     Delegation,
     Fallback,
     Staging,
@@ -126,8 +127,12 @@ def compile_litert(
             log=staging.log,
             timeout_s=timeout_s,
         )
-    except NothingTakenError as error:
-        raise describe_untaken(source.model, error) from error
+    except (CompilerError, NothingTakenError) as error:
+        with staging.notes.of("the model's operators"):  # of which one may have a known fault
+            staging.note_steps(list_steps(LitertProgram(source.data, source.signatures), staging))
+        if isinstance(error, NothingTakenError):
+            raise describe_untaken(source.model, error) from error
+        raise
     staging.directory.with_name(COMPILED).rename(program / COMPILED)
     compiled = CompiledModel(program / COMPILED)
     is_shipped = not (spec.layers or is_part)
@@ -366,11 +371,7 @@ def describe_model(
     ``layers`` have no parts. What cannot be read or computed is empty, and is noted."""
     steps: list[Step] = []
     with staging.notes.of("the model's operators"):
-        for graph in program.graphs.values():
-            # The patterns of known faults have the channels of an image first, LiteRT last.
-            torch_graph = put_channels_first(graph)
-            staging.notes.extend(list_unread(torch_graph))
-            steps += describe_steps(torch_graph)
+        steps += list_steps(program, staging)
         staging.note_steps(steps)
         staging.notes.extend(note_control_flow(program))
     with needed("the description of the outputs"):
@@ -382,6 +383,17 @@ def describe_model(
     with needed("the quantization steps of the outputs"):
         infos = add_grids(infos, find_grids(graphs))
     return tuple(steps), infos
+
+
+def list_steps(program: LitertProgram, staging: Staging) -> list[Step]:
+    """Return the operators of a model. What cannot be read is noted."""
+    steps: list[Step] = []
+    for graph in program.graphs.values():
+        # The patterns of known faults have the channels of an image first, LiteRT last.
+        torch_graph = put_channels_first(graph)
+        staging.notes.extend(list_unread(torch_graph))
+        steps += describe_steps(torch_graph)
+    return steps
 
 
 def note_control_flow(program: LitertProgram) -> list[str]:

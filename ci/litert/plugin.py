@@ -176,9 +176,8 @@ def describe_death(end: str, *, has_compiled: bool) -> CompilerError:
         )
     return CompilerError(
         f"LiteRT's plugin for Qualcomm {end}",
-        why="it does so for some operators, for a dimension of 0, and for damaged files",
-        fix="let localise find the operator, and write it with others; or write the file again"
-        " if it is damaged",
+        fix="let localise find the operator, and write it with others; or write the file again, if"
+        " it is damaged or has a dimension of 0",
         died=True,
     )
 
@@ -191,7 +190,6 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
         excess = ended.exceeded.removeprefix("the process ")
         return CompilerError(
             f"LiteRT's plugin for Qualcomm was ended: it {excess}",
-            why="it does not end for some models, such as a linear layer of one number in int8",
             fix="change the model, or raise --timeout-s",
             exceeded=True,
         )

@@ -234,7 +234,7 @@ def test_a_compiler_that_refuses_a_model_dies_or_exceeds_a_limit_is_no_mistake_o
     died: bool, exceeded: bool, refused: Finding, tmp_path: Path
 ) -> None:
     def fail(_spec: CaseSpec, _staging: Staging) -> Compiled:
-        raise CompilerError("the plugin ended", why="", fix="", died=died, exceeded=exceeded)
+        raise CompilerError("the plugin ended", fix="", died=died, exceeded=exceeded)
 
     (tmp_path / "model").write_text("model")
     engine: Any = ChangingEngine(tmp_path / "model")

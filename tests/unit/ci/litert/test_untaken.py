@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,24 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
+from ci.cases.engine import STEPS, CompilerError, Staging, read_steps
+from ci.cases.spec import CaseSpec
+from ci.faults.match import match_faults
 from ci.graphs.litert_file import CUSTOM, read_model, schema
-from ci.litert.compile import HYBRID, OWN_OPERATOR, TRANSLATES_NOT, describe_untaken, find_reason
+from ci.litert.compile import (
+    HYBRID,
+    OWN_OPERATOR,
+    TRANSLATES_NOT,
+    compile_litert,
+    describe_untaken,
+    find_reason,
+)
 from ci.litert.plugin import NothingTakenError
-from ci.litert.suite import KINDS, Net
+from ci.litert.source import load_litert
+from ci.litert.suite import KINDS, Net, quantize
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
+from provisioning.errors import FailedError
 
 UNTAKEN = NothingTakenError("QNN takes no operator of the model", why="its types", fix="others")
 REASONS = {(0, 0): "QNN's own reason"}
@@ -60,3 +75,26 @@ def test_the_model_shows_why_qnn_does_not_take_it(name: str) -> None:
     assert describe_untaken(model, UNTAKEN).why == why
     assert find_reason(model, operator, REASONS, (0, 0)) == with_reason
     assert find_reason(model, operator, {}, (0, 0)) == without_reason
+
+
+@pytest.mark.parametrize("error", [CompilerError("it did not end", fix="", exceeded=True), UNTAKEN])
+def test_a_model_that_the_plugin_does_not_compile_has_its_known_faults(
+    error: FailedError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    net = Net()
+    source = net.add_tensor((1, 1), "x")
+    net.end([source], [net.add_linear(source, (1, 1), 7)])
+    path = tmp_path / "net.tflite"
+    path.write_bytes(quantize(net, 8))
+    spec = CaseSpec("net", Scheme.ASIS, "SM8650", Source(str(path)))
+    staging = Staging(tmp_path / "staging", tmp_path / "lower.log", tmp_path)
+    staging.directory.mkdir()
+    monkeypatch.setattr("ci.litert.compile.run_plugin", refuse)
+    with pytest.raises(type(error), match=error.what):
+        compile_litert(load_litert(spec), spec, staging, library=tmp_path, timeout_s=1)
+    steps = read_steps(tmp_path / STEPS)
+    faults = match_faults(steps, "asis", "2.51.0", refused=True)
+    assert [fault.fault for fault in faults] == ["linear-of-one-number"]
