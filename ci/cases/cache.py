@@ -307,7 +307,7 @@ class CompileJob:
         lookup = run_forked(self._find, "loading the model")
         if lookup.artifact:
             return lookup
-        # Whoever ends this process, or the fork: answers about the model are found by its key.
+        # Answers about the model are found by its key, also if this process or the fork is killed.
         note = self.log.with_name(KEY)
         note.write_text(Path(lookup.directory).name, encoding="ascii")
         self.engine.warm_up(self.spec)
