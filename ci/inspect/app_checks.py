@@ -49,6 +49,7 @@ PAGE, LARGE_PAGE = 4096, 16384
 DECLARED_FROM = 31  # API level
 WIDE = frozenset({"arm64-v8a", "x86_64"})  # ABIs whose devices may have pages of 16 KiB
 MOST_NAMED = 8
+NOT_IN_NAMES = re.compile(r"[^a-z0-9]")  # what names of device groups may differ in
 RPC = "libcdsprpc.so"
 VENDOR = (RPC, "libadsprpc.so", "libsdsprpc.so", "libOpenCL.so")
 OWN = re.compile(r"lib(Qnn|qnn|Genie|Htp|Snpe|SNPE|executorch|onnxruntime|LiteRt|c[+][+])")
@@ -580,12 +581,16 @@ def _find_delivered(unit: AppUnit, soc: str, groups: Collection[str]) -> str:
 
 @APPS.check("QNN889")
 def see_soc_without_group(unit: AppUnit) -> Iterator[Seen]:
-    """Report that Google Play delivers no model of a pack to an SoC, or only the fallback."""
+    """Report that Google Play delivers no model of a pack to an SoC, or only the fallback. If the
+    pack has a model for it, in a directory whose group is spelled in another way than the group of
+    the configuration, that is another finding."""
     if not unit.groups or unit.groups.fault:
         return
     for model, groups in _list_pack_groups(unit).items():
         for soc in unit.socs:
-            if _find_delivered(unit, soc, groups):
+            own_groups = [group for group, socs in unit.groups.socs.items() if soc in socs]
+            is_misspelled = any(_find_spelled_alike(group, groups) for group in own_groups)
+            if _find_delivered(unit, soc, groups) or is_misspelled:
                 continue
             fallback = f"its devices get {model}#group_{OTHER}" if OTHER in groups else ""
             fallback = fallback or "its devices get no such model"
@@ -597,6 +602,13 @@ def see_soc_without_group(unit: AppUnit) -> Iterator[Seen]:
             )
             where = f"{unit.name}: {unit.groups.file}"
             yield seen(soc, where, model=model, fallback=fallback, near=near)
+
+
+def _find_spelled_alike(group: str, others: Iterable[str]) -> str:
+    """Return another group with the same letters and digits as ``group``, or ""."""
+    letters = NOT_IN_NAMES.sub("", group.lower())
+    alike = (other for other in others if NOT_IN_NAMES.sub("", other.lower()) == letters)
+    return next((other for other in alike if other != group), "")
 
 
 def _list_served(unit: AppUnit, hexagon: int, groups: Collection[str]) -> list[str]:
@@ -642,8 +654,13 @@ def see_group_without_partner(unit: AppUnit) -> Iterator[Seen]:
         return
     for model, groups in groups_of_models.items():
         for group in sorted(groups - {OTHER} - unit.groups.socs.keys()):
-            yield seen(model, where, problem=f"{unit.groups.file} defines no group {group}")
+            alike = _find_spelled_alike(group, unit.groups.socs)
+            spelled = f", but {alike}" if alike else ""
+            problem = f"{unit.groups.file} defines no group {group}{spelled}"
+            yield seen(model, where, problem=problem)
         for group in sorted(unit.groups.socs.keys() - groups):
+            if _find_spelled_alike(group, groups):
+                continue  # its directory was just named
             yield seen(model, where, problem=f"the pack has no directory for the group {group}")
 
 

@@ -372,6 +372,8 @@ def test_each_fault_is_found_in_a_real_app(
         (with_pack("Qualcomm_SM8650", "other"), "SM8650", []),
         (with_pack("Qualcomm_SM8650", "other"), "SM8635", ["QNN889"]),
         (with_pack("Qualcomm_SM8650"), "SM8750", ["QNN889"]),
+        # Only the spelling differs: the model need not be compiled again.
+        (with_pack("qualcomm-sm8650", "other"), "SM8650", ["QNN891"]),
         (with_pack("Qualcomm_SM8650", build=""), "SM8650", ["QNN891", "QNN893"]),
         (with_pack("Qualcomm_SM8650", config="<a><b></a>"), "SM8650", ["QNN891"]),
         (with_pack("Qualcomm_SM8650", config='<!DOCTYPE a [<!ENTITY b "c">]><a/>'), "", ["QNN891"]),
