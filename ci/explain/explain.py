@@ -29,7 +29,7 @@ from ci.explain.rules import (
     read_families,
     read_namings,
 )
-from ci.facts.finding import Certainty, Proof, Remedy
+from ci.facts.finding import FLOAT_LEAD, LEADS, Certainty, Proof, Remedy
 from ci.facts.kinds import read_kinds
 
 LINE_BYTES = 4 << 20  # the first and the last half of a longer line are read
@@ -40,6 +40,8 @@ OWN_FIX = "  fix: "  # as QnnCiError writes it
 # A finding of a case, as a run of this project prints it: `not faithful: ... [QNN2001]`. The number
 # may be in the next line, because lines are broken at the width of the terminal.
 CASE_FINDING = re.compile(r"^[\s|]*(?P<headline>.*?)\s*\[(?P<id>QNN2\d{3})\]\s*$")
+_LEADS = "|".join(re.escape(lead) for lead in (*LEADS.values(), FLOAT_LEAD))
+_BROKEN = re.compile(rf"[\s|]*(?P<start>(?:{_LEADS}).*\S)\s*")  # the first line of such a headline
 _CASE_ROW = re.compile(
     r"(?:^|\s{2,})failed\s{2,}"
 )  # a failed case in a table, or above its findings
@@ -286,7 +288,8 @@ class _Scan:
                     earlier.count += 1
                     continue
                 number = self.lines + chunk.count(b"\n", 0, start) + 1
-                self.case_findings[match["id"]] = _Match(number, line.strip(), match.groupdict())
+                values = {**match.groupdict(), "headline": _join_headline(chunk, start, match)}
+                self.case_findings[match["id"]] = _Match(number, line.strip(), values)
 
     def _find_operators(
         self,
@@ -360,6 +363,17 @@ def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator
         at, stop = places[start], len(chunk) if end < 0 else end
         part = chunk[max(start, at - LINE_CHARS) : min(stop, at + LINE_CHARS)]
         yield start, part.decode("utf-8", "replace")
+
+
+def _join_headline(chunk: bytes, start: int, match: re.Match[str]) -> str:
+    """Return the headline of a finding whose id is in the line at ``start``, with the line before
+    if it was broken there."""
+    headline = match["headline"]
+    line_before = _decode_head(chunk, chunk.rfind(b"\n", 0, start - 1) + 1) if start else ""
+    broken = _BROKEN.fullmatch(line_before)
+    if broken and not _BROKEN.match(headline) and not CASE_FINDING.search(line_before):
+        return f"{broken['start']} {headline}"
+    return headline
 
 
 def _decode_head(chunk: bytes, start: int) -> str:

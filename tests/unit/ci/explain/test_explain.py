@@ -59,6 +59,7 @@ failed  lost.py:positions fp16 SM8750
 FAILED: 0 passed, 1 failed, 0 unsupported, 0 cached; 91.9 s
 nox > Command python -m ci test-emulator failed with exit code 1
 """
+BROKEN = "not accurate enough: the program has 18.8 dB of SQNR, which is much less than the"
 
 
 def test_the_findings_that_a_red_run_prints_are_the_causes_in_its_log() -> None:
@@ -75,7 +76,7 @@ def test_the_findings_that_a_red_run_prints_are_the_causes_in_its_log() -> None:
             2,
             "not faithful: known fault broadcast-add-before-norm [net.py:45]",
         ),
-        ("QNN2103", "QNN2103", 8, 1, "30 dB required"),
+        ("QNN2103", "QNN2103", 8, 1, f"{BROKEN} 30 dB required"),
     ]
     assert explanation.causes[0].fix.startswith("read `seen`, `where`")
     assert names(explanation.consequences) == ["nox-failed"]
