@@ -190,7 +190,7 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
         excess = ended.exceeded.removeprefix("the process ")
         return CompilerError(
             f"LiteRT's plugin for Qualcomm was ended: it {excess}",
-            fix="change the model, or raise --timeout-s",
+            fix="change the model; if it is only slow to compile, raise --timeout-s",
             exceeded=True,
         )
     if code < 0:
@@ -206,8 +206,8 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
         untaken = NothingTakenError(
             "QNN takes no operator of the model",
             why=reason or "LiteRT's plugin cannot translate any",
-            fix="quantize the model, or use another SoC; --keep-artifacts keeps QNN's reasons, as"
-            " plugin.stdout.log",
+            fix="change what the reason names: the operator, its type (quantize the model) or the"
+            " SoC; --keep-artifacts keeps all reasons of QNN, as plugin.stdout.log",
         )
         untaken.result = result
         return untaken

@@ -509,8 +509,7 @@ def require_no_function(model: Path, reasons: Mapping[str, str]) -> None:
                 why="onnxruntime replaces it by its definition only after QNN's provider has"
                 " compiled the nodes around it, and does not find these in the context (onnxruntime"
                 " 1.32.0, onnxruntime-qnn 2.5.0)",
-                fix="write its definition into the model, which `qnn-ci mend` does with a Mish in"
-                " an .onnx file; or use the model without a context",
+                fix="write its definition into the model",
             )
 
 

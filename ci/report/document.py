@@ -35,6 +35,7 @@ DIFF = ("-", "+")  # labels of lines that were there before, and that are there 
 AGAIN = "again"  # label of a command that repeats something
 LOG_LINES, LOG_CHARS = 40, 400
 TERMINAL_LOG_LINES = 12
+TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:[\d.,]+\s*")  # with which a line of a log begins
 PLAIN_COLONS = re.compile(r"(?<!\w)::")
 MOST_LINES = 20  # of a card on a terminal
 LINE_CHARS = 2000
@@ -301,7 +302,7 @@ def _print_card(console: Console, card: Card) -> None:
     # runner would take a line that begins with :: for a command.
     title = PLAIN_COLONS.sub(": :", clean_log_line(card.title))
     console.print(Text.assemble(head, f"  {title}"), soft_wrap="::" in title)
-    log = clean_message(card.log).splitlines()[-TERMINAL_LOG_LINES:]
+    log = drop_repeats(clean_message(card.log).splitlines())[-TERMINAL_LOG_LINES:]
     lines = [*card.lines, *(("", log_line) for log_line in log)]
     commands = [line for line in lines if line[0] == AGAIN]
     if (left_out := len(lines) - MOST_LINES) > 0:
@@ -322,6 +323,17 @@ def _print_card(console: Console, card: Card) -> None:
             row = Text.assemble("  | ", split_commands(piece))
             console.print(row, soft_wrap=word == AGAIN or joined != plain)
     console.print()
+
+
+def drop_repeats(lines: Iterable[str]) -> list[str]:
+    """Return the lines of a log without those that differ from an earlier one only in their time: a
+    tool prints the same message for each session. Lines without a time, as those of a traceback,
+    stay."""
+    messages: dict[object, str] = {}
+    for place, line in enumerate(lines):
+        time = TIME.match(line)
+        messages.setdefault(line[time.end() :] if time else place, line)
+    return [*messages.values()]
 
 
 def _label(word: str, line: str) -> str:

@@ -36,6 +36,28 @@ CARDS = (
 DOCUMENT = Document(f"Audit {HOSTILE}", "1 failed", (TABLE, *CARDS), ("a note",))
 
 
+def test_a_message_that_a_log_repeats_is_shown_once() -> None:
+    repeated, other = "[E:onnxruntime:] Unsupported node", "[W:onnxruntime:] another"
+    lines = [
+        f"2026-12-01 15:45:05.98 {repeated}",
+        f"2026-12-01 15:45:06.98 {repeated}",
+        f"2026-12-01 15:45:07.98 {other}",
+        f"2026-12-01 15:45:08.98 {repeated}",
+        "return f(x)",
+        "return f(x)",
+    ]
+    card = Card("failed", "a", (), log="\n".join(lines))
+    text = render_text(Document("test", "FAILED", (card,)), 100)
+    assert text.splitlines() == [
+        "failed  a",
+        f"  | {lines[0]}",
+        f"  | {lines[2]}",
+        *["  | return f(x)"] * 2,
+        "",
+        "FAILED",
+    ]
+
+
 def test_a_document_reads_as_its_snapshot_on_a_terminal_and_in_a_summary() -> None:
     texts = [render_text(DOCUMENT, 60), render_text(DOCUMENT, 40), render_markdown(DOCUMENT)]
     assert "size of a summary is limited" in render_markdown(DOCUMENT, 500)
