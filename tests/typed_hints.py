@@ -222,6 +222,15 @@ def list_hints(call: Refused) -> list[Hint]:
     return hints
 
 
+def read_fix(verbs: Mapping[str, Verb], words: Sequence[str], fix: str) -> list[tuple[str, ...]]:
+    """Return the commands that a fix on the card of a report says to type, after a run of
+    ``words``."""
+    call = Refused("qnn-ci", verbs, tuple(words), {}, f"{FIX}{fix}", "", {})
+    hints = list_hints(call)
+    assert not [hint for hint in hints if hint.fault]
+    return [hint.words for hint in hints]
+
+
 def pass_option(
     call: Refused, options: Mapping[str, argparse.Action], word: str, flag: str, value: str
 ) -> list[Hint]:

@@ -63,8 +63,9 @@ def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]
     layers = choose_exposed(graph, sizes)
     if not layers:
         raise FailedError(
-            "the model has no inner results to return: each operator is already an output, only"
-            " moves elements, or has a result of unknown size"
+            "the model has no inner results to return",
+            why="each operator is already an output, only moves elements, or has a result of"
+            " unknown size",
         )
     results = [numbers[layer.value] for layer in layers]
     subgraph.outputs = np.array([*list_numbers(subgraph.outputs), *results], np.int32)

@@ -42,8 +42,9 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
         proto.graph.output.append(helper.make_empty_tensor_value_info(output))
     if not layers:
         raise FailedError(
-            "the model has no inner results to return: each node is already an output, only moves"
-            " elements, or has a result of unknown size"
+            "the model has no inner results to return",
+            why="each node is already an output, only moves elements, or has a result of unknown"
+            " size",
         )
     onnx.save(infer(proto), target)
     exposed_layers = []
