@@ -211,6 +211,9 @@ HINTS = "tests/unit/ci/verbs/test_hints_are_typed.py"
 ARTIFACTS = "tests/unit/provisioning/artifacts/test_verbs.py"
 SUITE = "tests/integration/upstream/test_fake_suite.py"
 BUNDLES = "tests/integration/llm/test_bundles.py"
+LITERT = "tests/integration/litert/test_typed_remedies.py"
+ONNX = "tests/integration/onnx/test_typed_remedies.py"
+USERS = "tests/integration/cases/test_users_functions.py"
 DEVICES = "tests/integration/device/test_verbs.py"
 LACKING = f"{HINTS}::test_no_hint_of_a_refusal_that_needs_more_than_files_ends_in_another_one"
 # What a fix has in braces differs from call to call. These are typed by the row of a command, or by
@@ -266,6 +269,27 @@ TYPED_BY = {
         f"{DEVICES}::test_another_place_is_the_cure_of_one_that_cannot_be_used",
     ),
     (
+        "call it in Python by itself, and let it return; raise --timeout-s if it is slow"
+    ): f"{USERS}::test_the_nodes_of_a_model_are_listed_when_its_function_returns",
+    (
+        "choose a scheme that quantizes, such as --scheme u8, or another SoC"
+    ): f"{ONNX}::test_a_float_model_is_green_in_the_scheme_that_its_fix_names",
+    **dict.fromkeys(
+        (
+            "--keep-artifacts keeps QNN's messages, as plugin.stdout.log",
+            "--keep-artifacts keeps its messages, as plugin.stderr.log",
+            (
+                "change or quantize these operators in another way; --keep-artifacts keeps all"
+                " messages, as plugin.stderr.log"
+            ),
+            (
+                "change what the reason names: the operator, its type (quantize the model) or the"
+                " SoC; --keep-artifacts keeps all reasons of QNN, as plugin.stdout.log"
+            ),
+        ),
+        f"{LITERT}::test_the_kept_file_that_a_fix_names_has_the_messages",
+    ),
+    (
         "leave out --last-failed to run all tests again"
     ): f"{SUITE}::test_references_and_program_get_what_the_test_gave",
     **dict.fromkeys(
@@ -274,7 +298,6 @@ TYPED_BY = {
     ),
 }
 SDK = "needs a QNN SDK from Qualcomm's website, which demands an account"
-ON_A_CARD = "printed on a card of a report: a test of the room compares it, and none types it"
 # Fixes that no test types, and why.
 LEFT = {
     (
@@ -296,7 +319,6 @@ LEFT = {
     (
         "build with --release, or look for large unneeded parts with `nm --size-sort`"
     ): "no build of this project exceeds its limit",
-    ("call it in Python by itself, and let it return; raise --timeout-s if it is slow"): ON_A_CARD,
     (
         "set --runner to a command that runs it on such a device; the program is kept next to the"
         " report, in qnn/{self.spec.slug}"
@@ -321,28 +343,12 @@ LEFT = {
         ),
         "needs a Docker engine that fails",
     ),
-    **dict.fromkeys(
-        (
-            "--keep-artifacts keeps QNN's messages, as plugin.stdout.log",
-            "--keep-artifacts keeps its messages, as plugin.stderr.log",
-            (
-                "change or quantize these operators in another way; --keep-artifacts keeps all"
-                " messages, as plugin.stderr.log"
-            ),
-            "change the model, or raise --timeout-s",
-            (
-                "quantize the model, or use another SoC; --keep-artifacts keeps QNN's reasons, as"
-                " plugin.stdout.log"
-            ),
-            "use a longer prompt, or a smaller --prefill",
-            "choose a scheme that quantizes, such as --scheme u8, or another SoC",
-            (
-                "write its definition into the model, which `qnn-ci mend` does with a Mish in an"
-                " .onnx file; or use the model without a context"
-            ),
-        ),
-        ON_A_CARD,
-    ),
+    (
+        "use a longer prompt, or a smaller --prefill"
+    ): "needs a text that ends early; tests/unit/ci/llm compares the message",
+    (
+        "change the model; if it is only slow to compile, raise --timeout-s"
+    ): "needs a model that LiteRT's plugin compiles for minutes",
     (
         "use a --prompt after which more steps have one token that is far better than others"
     ): "nobody knows such a prompt for a bundle whose controls are accepted",

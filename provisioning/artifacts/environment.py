@@ -142,9 +142,12 @@ class LocatedProfile:
         missing = [request for request, artifact in self.located if artifact is None]
         if not missing:
             return compose_environment(self.name, self.profile, self.artifacts)
-        adoption_variables = [request.toolchain.adoption.variable for request in missing]
-        variables = ", ".join(filter(None, adoption_variables))
-        or_adopt = f", or set {variables} to an installation" if variables else ""
+        variables = [request.toolchain.adoption.variable for request in missing]
+        variables = [*filter(None, variables)]
+        or_adopt = f", or set {variables[0]} to an installation" if variables else ""
+        if len(variables) > 1:
+            listed = f"{', '.join(variables[:-1])} and {variables[-1]}"
+            or_adopt = f", or set {listed} to your installations"
         words = ["+".join([self.name, *other_versions(self.profile, missing)])]
         # That command does not get an option such as --source, so that it would also fetch the
         # profile's own artifact.

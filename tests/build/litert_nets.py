@@ -161,3 +161,16 @@ def write_quantized(folder: Path, make: Callable[[Net], None], bits: int = 8) ->
         sets.append(np.clip(steps, limits.min, limits.max).astype(limits.dtype))
     np.savez(folder / "net.npz", x=np.stack(sets))
     return paths
+
+
+def make_unreached() -> bytes:
+    """A transposed convolution that leaves rows of its result empty, which QNN takes and then
+    cannot prepare."""
+    net, size = Net(), np.array([1, 9, 9, 8], np.int32)
+    source = net.add_tensor((1, 4, 4, 8), "x")
+    hidden = net.add_convolution(source, (1, 4, 4, 8), 8)
+    reads = (net.add_constant(size), net.draw(8, 2, 2, 8), hidden)
+    arguments = {"padding": 1, "strideW": 2, "strideH": 2}
+    raised = net.call("TRANSPOSE_CONV", reads, (1, 9, 9, 8), "TransposeConvOptions", **arguments)
+    net.end([source], [net.add_convolution(raised, (1, 9, 9, 8), 8)])
+    return net.pack()

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from ci.__main__ import main
 from ci.cases.limited import run_limited
 from ci.cases.pool import Pool
 from ci.facts.finding import Place
 from ci.facts.kinds import DIED
 from ci.models.user_code import call_function
 from provisioning.console.usage import has_ended
-from provisioning.errors import QnnCiError, UsageError
+from provisioning.errors import ExitCode, QnnCiError, UsageError
 
 DATA = """
 import os, subprocess, sys, time
@@ -42,6 +43,16 @@ def is_killed():
 def returns():
     start()
     return 7
+"""
+
+
+NET = """
+import os
+import torch
+
+def factory():
+    {}
+    return torch.nn.Linear(4, 4), (torch.zeros(1, 4),)
 """
 
 
@@ -114,3 +125,22 @@ def test_the_process_of_a_job_that_calls_no_function_is_not_blamed_on_one(
 def die_after(reference: str) -> None:
     call(reference)
     os._exit(3)
+
+
+@pytest.mark.nightly
+def test_the_nodes_of_a_model_are_listed_when_its_function_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the fix says: the function returns, and the limit is raised."""
+    pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    words = ["test-emulator", "--list", "--model", "net.py:factory", "--timeout-s"]
+    (tmp_path / "net.py").write_text(NET.format("os._exit(3)"))
+    assert main([*words, "600"]) == ExitCode.USAGE
+    message = " ".join(capsys.readouterr().err.split())
+    assert "net.py:factory did not return" in message
+    assert "let it return; raise --timeout-s if it is slow" in message
+    (tmp_path / "net.py").write_text(NET.format("pass"))
+    assert main([*words, "1200"]) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["linear", "linear"]

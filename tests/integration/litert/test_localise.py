@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
@@ -15,6 +14,7 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 from ci.__main__ import main
 from ci.litert.suite import RELU, Net, quantize
 from provisioning.errors import ExitCode
+from tests.build.litert_nets import make_unreached
 from tests.build.pinned_qnn import NEEDS_PINNED_QNN
 
 pytestmark = NEEDS_PINNED_QNN
@@ -43,24 +43,11 @@ def make_slopes() -> Net:
     return net
 
 
-def make_refused() -> bytes:
-    """A transposed convolution that leaves rows of its result empty, which QNN takes and then
-    cannot prepare."""
-    net, size = Net(), np.array([1, 9, 9, 8], np.int32)
-    source = net.add_tensor((1, 4, 4, 8), "x")
-    hidden = net.add_convolution(source, (1, 4, 4, 8), 8)
-    reads = (net.add_constant(size), net.draw(8, 2, 2, 8), hidden)
-    arguments = {"padding": 1, "strideW": 2, "strideH": 2}
-    raised = net.call("TRANSPOSE_CONV", reads, (1, 9, 9, 8), "TransposeConvOptions", **arguments)
-    net.end([source], [net.add_convolution(raised, (1, 9, 9, 8), 8)])
-    return net.pack()
-
-
 def test_localise_shrinks_a_refusal_to_the_refused_operator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.tflite").write_bytes(make_refused())
+    (tmp_path / "net.tflite").write_bytes(make_unreached())
     words = ["--model", "net.tflite", "--reproducer", "part.tflite", "--json"]
     assert main(["localise", *words]) == ExitCode.FAILED
     (case,) = json.loads(capsys.readouterr().out)["cases"]

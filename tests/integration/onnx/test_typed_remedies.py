@@ -24,7 +24,7 @@ TEXT = """<ir_version: 10, opset_import: ["": 21]> m (float[1, 8, 16] x) => (flo
 WITHOUT_FLOAT16 = "QCM6490"
 
 
-def test_a_float_model_for_an_soc_without_float16_is_green_in_the_scheme_that_its_fix_names(
+def test_a_float_model_is_green_in_the_scheme_that_its_fix_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

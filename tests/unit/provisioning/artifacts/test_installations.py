@@ -139,7 +139,7 @@ def test_profile_is_composed_of_installations_and_names_what_is_missing(
     for part in (
         f"qnn-sdk {PIN}, android-ndk 26.2.11394342, executorch 1.5.1",
         "`qnn-ci fetch android`",
-        "QNN_SDK_ROOT, ANDROID_NDK_ROOT, EXECUTORCH_ROOT",
+        "set QNN_SDK_ROOT, ANDROID_NDK_ROOT and EXECUTORCH_ROOT to your installations",
     ):
         assert part in message
     qnn, checkout = make_qnn(real.root / "sdk", PIN, LINUX), make_checkout(real.root / "code")
