@@ -23,7 +23,7 @@ from tests.integration.conftest import MakeOnce
 from tests.stand_ins.runs import JUDGED, ROOT, run_to_end
 from tests.trained.__main__ import list_path
 
-pytestmark = [pytest.mark.emulator, pytest.mark.nightly]
+pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(7200)]
 TABLE: dict[str, Any] = read_toml("compared.toml", dict[str, Any], ROOT / "tests/realistic")
 SCHEMES = [word for name in TABLE["schemes"] for word in ("--scheme", name)]
 OF_FILES = ("onnxruntime",)  # which judges an .onnx file
