@@ -57,7 +57,8 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     which is 2 or more) or ``first`` (it is the first operand). ``min_batch`` is the least size of
     the result's first axis. ``ranks`` are the permitted ranks of the result; if it is empty, all
     are. ``min_magnitude`` is the magnitude that at least one operand must reach. ``not_after`` are
-    operators that must not produce an operand.
+    operators that must not produce an operand. With ``computed``, an operand must be the result of
+    another operator, not an input or a constant.
 
     ``not_before`` are operators that must not read the result of the last operator. With
     ``read_again``, the result of an operator before the last one must also be read by a step
@@ -78,6 +79,7 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     ranks: tuple[int, ...] = ()
     min_magnitude: float = 0.0
     not_after: tuple[str, ...] = ()
+    computed: bool = False
     not_before: tuple[str, ...] = ()
     read_again: bool = False
     joins_others: bool = False
@@ -233,7 +235,9 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if refused:
             return self.refuses or not ends.isdisjoint({REFUSED, CRASHED})
         if compiled:
-            return WRONG in ends or (not ends and not self.refuses)
+            # A fault without results was seen wrong if an SQNR of it is recorded.
+            is_wrong = not self.refuses or self.least_db is not None
+            return WRONG in ends or (not ends and is_wrong)
         return ends != {RIGHT}
 
 
@@ -432,6 +436,7 @@ def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
         and (not pattern.ranks or len(shape) in pattern.ranks)
         and magnitude >= pattern.min_magnitude
         and before.isdisjoint(pattern.not_after)
+        and (not pattern.computed or bool(before))
     )
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ci.graphs.edit import GraphEditor
-from ci.graphs.graph import EXECUTORCH, Array, Node
+from ci.graphs.graph import EXECUTORCH, LITERT, Array, Node
 from ci.mend.axes import find_growth
 from ci.mend.graph_rewrites.definition import defines
 from ci.mend.graph_rewrites.images import read_per_axis, read_windows
@@ -184,13 +184,15 @@ def stride_by_pool(edit: GraphEditor, node: Node) -> None:
 
 # QNN 2.49.40 computes these pools wrongly: in fp16, 19.4 dB with ceil_mode, -0.3 dB with a kernel
 # of 2 and counted padding, 2.8 dB with a kernel of 2 on 16 x 8, and 67.3, 68.0 and 67.7 dB after.
+# QNN 2.51.0 joins a pool with the padding in front of it, as LiteRT's converter writes both.
 @defines("convolve-average", "avg_pool1d", "avg_pool2d")
 def convolve_average(edit: GraphEditor, node: Node) -> None:
     """Compute an average pool as a depthwise convolution with weights of 1 / kernel, and multiply
     the elements at the edges by the missing factor.
 
     This is done for a pool whose last window extends beyond the edge, that counts its padding or
-    has a kernel of 2 with it, or that has a stride of 1 on a tall image.
+    has a kernel of 2 with it, or that has a stride of 1 on a tall image. In a .tflite file, a
+    padding is an operator in front of the pool.
     """
     windows, shape = read_windows(edit, node), edit.shape(node.reads[0])
     if windows is None or len(shape) != len(windows.kernel) + 2:
@@ -202,6 +204,8 @@ def convolve_average(edit: GraphEditor, node: Node) -> None:
     is_tall = {*windows.stride} == {1} and shape[2] >= TALL and shape[-1] <= NARROW
     # Behind ExecuTorch, pools with padding or beyond the edge were measured with pad-before-pool.
     is_chosen = is_beyond or is_wrongly_padded or is_tall
+    if edit.graph.front_end == LITERT and {*kernel} == {SMALL_KERNEL}:
+        is_chosen |= is_padded_apart(edit, node.reads[0])
     if edit.graph.front_end == EXECUTORCH:
         is_chosen = is_tall and not is_beyond and not has_padding
     if not is_chosen:
@@ -226,6 +230,16 @@ def convolve_average(edit: GraphEditor, node: Node) -> None:
     before = f"an average pool, kernel {kernel}, padding {begins} and {stated_ends}"
     after = "F.conv2d(x, weight, groups=channels), each weight 1 / kernel, times a factor at edges"
     edit.replace(node, new, after, before)
+
+
+def is_padded_apart(edit: GraphEditor, value: str) -> bool:
+    """Return whether a padding with zeros computes an image from another computed value."""
+    maker = edit.makers.get(edit.source(value))
+    if maker is not None and maker.operator == "permute":  # LiteRT's images have channels last
+        maker = edit.makers.get(edit.source(maker.reads[0]))
+    if maker is None or maker.operator != "pad" or edit.argument(maker, "value") != 0:
+        return False
+    return edit.source(maker.reads[0]) in edit.makers
 
 
 # In fp16, QNN 2.49.40 is wrong if the result has the length of its row, and this is short and a

@@ -206,6 +206,8 @@ def test_a_pattern_needs_its_magnitude_and_no_operator_before_it() -> None:
         operands = (Operand((2, 4), magnitude=1.0), Operand((2, 4), magnitude=magnitude))
         step = Step("a", "add", operands, sources, (2, 4))
         assert bool(find_pattern(pattern, [*before, step])) is fits
+        computed = Pattern(("add",), ("fp16",), computed=True)
+        assert bool(find_pattern(computed, [*before, step])) is any(sources)
     bare = Step("r", "rand", (), (), ())  # it has neither operands nor a known shape
     for conditions, fits in (
         ({}, True),
@@ -405,6 +407,11 @@ def test_wrong_values_explain_no_refusal() -> None:
     assert not wrong.applies("16a8w", "2.49.40", refused=True)
     assert refusing.applies("8a8w", "2.49.40", refused=True)
     assert not refusing.applies("8a8w", "2.49.40", compiled=True)
+    # One of which nothing was tried was seen wrong if it has a figure.
+    for least_db in (None, -99.0):
+        untried = structs.replace(refusing, tried=(), refuses=True, least_db=least_db)
+        assert untried.applies("8a8w", "2.49.40", refused=True)
+        assert untried.applies("8a8w", "2.49.40", compiled=True) is (least_db is not None)
 
 
 # What the user of a .tflite file has not: other front ends and their schemes, mend, another QNN.

@@ -203,15 +203,18 @@ def make_prelu() -> Net:
     return net_of(net, source, net.call("PRELU", (source, net.draw(1, 1, 8)), shape))
 
 
-def make_padded(size: int, then: str) -> Net:
-    """A padding of an image by ``size`` on each side, and a pool or a convolution with kernel 2."""
+def make_padded(size: int, then: str, *, before: str = "", kernel: int = 2) -> Net:
+    """A padding of an image, or of the result of an operator, by ``size`` on each side, and a pool
+    or a convolution with this kernel."""
     net, after = Net(), 8 + 2 * size
-    source = net.add_tensor((1, 8, 8, 4), "x")
+    source = value = net.add_tensor((1, 8, 8, 4), "x")
+    if before:
+        value = net.call(before, (source,), (1, 8, 8, 4))
     sides = net.add_constant(np.array([[0, 0], [size, size], [size, size], [0, 0]], np.int32))
-    padded = net.call("PAD", (source, sides), (1, after, after, 4), "PadOptions")
+    padded = net.call("PAD", (value, sides), (1, after, after, 4), "PadOptions")
     if then == "pool":
-        strides = {"strideW": 2, "strideH": 2, "filterWidth": 2, "filterHeight": 2}
-        shape = (1, after // 2, after // 2, 4)
+        strides = {"strideW": 2, "strideH": 2, "filterWidth": kernel, "filterHeight": kernel}
+        shape = (1, (after - kernel) // 2 + 1, (after - kernel) // 2 + 1, 4)
         last = net.call("AVERAGE_POOL_2D", (padded,), shape, "Pool2DOptions", padding=1, **strides)
         return net_of(net, source, last)
     reads, shape = (padded, net.draw(4, 2, 2, 4), net.draw(4)), (1, after - 1, after - 1, 4)
@@ -312,6 +315,8 @@ def make_end(axis: int, before: str = "RELU") -> Net:
         (make_padded(1, "pool"), 0, []),
         (make_padded(1, "pool"), 8, ["avg-pool-of-2-padded-apart"]),
         (make_padded(2, "pool"), 8, []),
+        (make_padded(1, "pool", before="RELU"), 0, ["avg-pool-of-2-behind-padding"]),
+        (make_padded(1, "pool", before="RELU", kernel=3), 0, []),
         (make_padded(2, "convolution"), 0, ["conv-padded-by-its-kernel-apart"]),
         (make_padded(1, "convolution"), 0, []),
         (make_padded(2, "convolution"), 8, []),

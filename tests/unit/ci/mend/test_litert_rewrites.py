@@ -83,6 +83,17 @@ def make_pool() -> bytes:
     return finish(net, x, convolve(net, pooled, (1, 13, 1, 4), 3, padding=VALID))
 
 
+def make_padded_pool() -> bytes:
+    net = Net()
+    x = net.add_tensor((1, 8, 8, 4), "x")
+    sides = net.add_constant(np.array([[0, 0], [1, 1], [1, 1], [0, 0]], np.int32))
+    hidden = net.call("RELU", (x,), (1, 8, 8, 4))
+    padded = net.call("PAD", (hidden, sides), (1, 10, 10, 4), "PadOptions")
+    options = {"strideH": 2, "strideW": 2, "filterHeight": 2, "filterWidth": 2, "padding": VALID}
+    pooled = net.call("AVERAGE_POOL_2D", (padded,), (1, 5, 5, 4), "Pool2DOptions", **options)
+    return finish(net, x, pooled)
+
+
 def make_transposed_convolution() -> bytes:
     net = Net()
     x = net.add_tensor((1, 4, 4, 8), "x")
@@ -269,6 +280,9 @@ CHANGED = {
         "stride-by-pool", make_strided_convolution, "DEPTHWISE_CONV_2D MAX_POOL_2D"
     ),
     "convolve-average": Row("convolve-average", make_pool, "PAD DEPTHWISE_CONV_2D CONV_2D"),
+    "convolve-average of a padding": Row(
+        "convolve-average", make_padded_pool, "RELU PAD DEPTHWISE_CONV_2D"
+    ),
     "reach-rows": Row("reach-rows", make_transposed_convolution, "TRANSPOSE_CONV"),
     "concatenate-padding": Row(
         "concatenate-padding", make_longer_rows, "CONCATENATION CONCATENATION"
