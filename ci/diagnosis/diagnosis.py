@@ -110,7 +110,9 @@ class Diagnosis:
         if self.on_whole is None or self.cures_whole:
             return False
         before, after = self.on_whole
-        return before.reached_db is not None and not before.cpu_nodes and not after.failure
+        # A node of the part is one of the model's: there would be one less.
+        has_outputs = before.reached_db is not None or bool(before.cpu_nodes)
+        return has_outputs and not after.failure
 
     def choose_shown(self, faults: Sequence[KnownFault]) -> list[KnownFault]:
         """Return the known faults that the cure cures at one of the places that it changed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ci.diagnosis.diagnosis import Diagnosis
-from ci.diagnosis.experiments import Result
+from ci.diagnosis.experiments import RemedyChoice, Result
 from ci.facts.finding import NO_ADVICE, Advice, Certainty, Proof, advise
 from ci.report.text import count
 
@@ -80,7 +80,7 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
         remedies = [remedy for remedy in diagnosis.cure if {*named}.isdisjoint(remedy.cures)]
         if not remedies:
             return NO_ADVICE
-        reasons = "; ".join(dict.fromkeys(remedy.reason for remedy in remedies))
+        reasons = "; ".join(dict.fromkeys(name_reason(remedy, diagnosis) for remedy in remedies))
         shown_by, rewrites = prove_cure(diagnosis)
         return advise(
             f"{reasons} ({proof})" if reasons else "",
@@ -112,6 +112,14 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
         lead = "no change that is known lets QNN take all operators"
     facts = "; ".join(list_facts(diagnosis))
     return advise(f"{lead}: {facts}", certainty=Certainty.UNKNOWN)
+
+
+def name_reason(remedy: RemedyChoice, diagnosis: Diagnosis) -> str:
+    """Return why a remedy of the cure helps. One that is known for wrong numbers may also replace
+    operators that QNN does not take."""
+    if diagnosis.before.cpu_nodes and not remedy.is_for_finding:
+        return "QNN does not take these operators as they are written"
+    return remedy.reason
 
 
 def list_facts(diagnosis: Diagnosis) -> list[str]:

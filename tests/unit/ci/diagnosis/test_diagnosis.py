@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
+from msgspec import structs
 
 from ci.diagnosis.diagnosis import MOST_PARTS, Diagnosis, Suspicion, advance, diagnose
 from ci.diagnosis.experiments import (
@@ -656,6 +657,7 @@ THREE = "the part (add [net.py:8], add [net.py:9], add [net.py:10]) has 2 nodes 
 TAKEN_WHOLE = "the whole model has 2 nodes on the CPU, and none with it"
 NO_BITS = "QNN does not take these operators with the bits of the scheme"
 NO_CHANGE = "no change that is known lets QNN take all operators"
+AS_WRITTEN = "QNN does not take these operators as they are written"
 
 
 @pytest.mark.parametrize(
@@ -687,12 +689,30 @@ NO_CHANGE = "no change that is known lets QNN take all operators"
             ["2", "2 b", "2 a", "2 16a8w"],
             f"{NO_CHANGE}: {TWO}; tried: b (2 nodes on the CPU), a ({NO_NODE}); {KEPT}",
         ),
+        # One that is known for wrong numbers gives no reason.
+        (
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": TAKEN},
+            ["2", "2 b", "2 a", "a"],
+            f"{AS_WRITTEN} (proven: {TWO}, and none with a; {TAKEN_WHOLE})",
+        ),
+        # It replaces the operators in the part, and not in the model.
+        (
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": DIES, "2 c": TAKEN},
+            ["2", "2 b", "2 a", "2 c", "c"],
+            (
+                f"{NO_CHANGE}: {TWO}, and 65.3 dB with c; the whole model has 2 nodes on the CPU,"
+                " and 2 nodes on the CPU with it; tried: b (2 nodes on the CPU), a (the process"
+                " died: SIGSEGV), c (65.3 dB)"
+            ),
+        ),
     ],
 )
 def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
     parts: Mapping[str, Result], experiments: list[str], text: str
 ) -> None:
-    laboratory = Laboratory([A, B], {"b": TAKEN}, parts)
+    known = structs.replace(B, is_for_finding=True)
+    remedies = [A, known, C] if "2 c" in parts else [A, known]
+    laboratory = Laboratory(remedies, {"b": TAKEN, "a": TAKEN, "c": ON_CPU}, parts)
     (cause,) = advise_on_diagnosis(laboratory.run(replace(CPU, finer="16a8w"))).causes
     assert laboratory.experiments == experiments
     assert cause.text == text
