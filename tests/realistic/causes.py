@@ -322,6 +322,23 @@ def experts() -> Made:
     return vary(Experts(), (1, 10, 1, 1, 16))
 
 
+class Heads(nn.Module):
+    """A layer over windows [1, 2, 3, 4, 16], and then a matrix [16, 8] for each of three heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        self.matrices = nn.Parameter(torch.randn(3, 16, 8) * 0.2)
+
+    def forward(self, windows: Tensor) -> Tensor:
+        result: Tensor = self.layer(windows) @ self.matrices
+        return result
+
+
+def heads() -> Made:
+    return vary(Heads(), (1, 2, 3, 4, 16))
+
+
 class Decay(nn.Module):
     """Differences of running sums of [1, 16, 8], as the decay of Mamba 2's state space."""
 
