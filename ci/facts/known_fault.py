@@ -8,6 +8,7 @@ from dataclasses import replace
 from msgspec import Struct
 
 from ci.facts.finding import Advice, Certainty, Origin, Proof, advise
+from provisioning.manifest.reader import read_policy
 
 
 class KnownFault(Struct, frozen=True, kw_only=True):
@@ -76,3 +77,24 @@ class KnownFault(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.label} ({self.calls}): {self.seen}"
+
+
+class FaultNames(Struct, frozen=True):
+    """The names of a fault in manifests/policies/faults.toml (see ci.faults.known.Fault), without
+    its graphs, which need numpy."""
+
+    name: str
+    same_as: tuple[str, ...] = ()
+
+
+class AllFaultNames(Struct, frozen=True):
+    """Of manifests/policies/faults.toml, the names of the faults."""
+
+    fault: tuple[FaultNames, ...]
+
+
+def read_fault_names() -> dict[str, tuple[str, ...]]:
+    """Map the name of each known fault to all names under which front ends have it: its own, and
+    those that it is the same as."""
+    faults = read_policy("faults", AllFaultNames).fault
+    return {fault.name: (fault.name, *fault.same_as) for fault in faults}

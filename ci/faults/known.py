@@ -278,12 +278,6 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
     return faults
 
 
-def list_names(faults: Sequence[Fault]) -> dict[str, tuple[str, ...]]:
-    """Map the name of each fault to all names under which front ends have it: its own, and those
-    that it is the same as."""
-    return {fault.name: (fault.name, *fault.same_as) for fault in faults}
-
-
 def find_problems(fault: Fault) -> Iterator[str]:
     """Yield the reasons to reject a fault. A valid fault has none."""
     pattern = fault.pattern

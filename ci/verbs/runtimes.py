@@ -17,7 +17,7 @@ import msgspec
 
 from ci.cases.policy import LANES, read_emulator_policy
 from ci.cases.spec import match_socs, select_cases
-from ci.faults.known import list_names, read_faults
+from ci.facts.known_fault import read_fault_names
 from ci.models.schemes import EXECUTORCH, LITERT, MODEL_FILES, ONNX, Scheme, SchemeSet
 from ci.models.suite import LITERT_SUITE
 from ci.packages import modules
@@ -213,7 +213,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         not_run,
         plan.unknown_socs,
         for_all=for_all,
-        fault_names=list_names(read_faults()),
+        fault_names=read_fault_names(),
     )
     document = make_document(comparison)
     write_whole(folder / COMPARISON, msgspec.json.encode(comparison))
