@@ -339,6 +339,21 @@ def heads() -> Made:
     return vary(Heads(), (1, 2, 3, 4, 16))
 
 
+class Energy(nn.Module):
+    """The energy [8] of ten classes, from [8, 24]: a score of what a classifier has not seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes = nn.Linear(24, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.logsumexp(self.classes(x), -1)
+
+
+def energy() -> Made:
+    return vary(Energy(), (8, 24))
+
+
 class Decay(nn.Module):
     """Differences of running sums of [1, 16, 8], as the decay of Mamba 2's state space."""
 

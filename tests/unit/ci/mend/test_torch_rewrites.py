@@ -339,6 +339,11 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 3, 1), lambda x: x.var(-1)),
         (0, (2, 3, 8), lambda x: x.mean(-1)),
     ],
+    "write-logsumexp": [
+        (1, (2, 3, 8), lambda x: x.logsumexp(-1)),
+        (1, (2, 3, 8), lambda x: torch.logsumexp(x * 40, (0, 2), keepdim=True)),
+        (0, (2, 3, 8), lambda x: x.exp().sum(-1).log()),
+    ],
     "separate-maximum": [
         (2, (3, 6), lambda x: [*x.max(-1)]),
         (1, (3, 6), lambda x: x.min(0, keepdim=True)[0]),
