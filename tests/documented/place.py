@@ -19,8 +19,12 @@ from pathlib import Path
 
 from tests.documented.pages import ROOT
 
-# What pip, git and libraries for TLS need to reach a package index from this machine.
-PASSED = ("PIP_", "UV_", "SSL_", "REQUESTS_", "CURL_", "http", "HTTP", "no_proxy", "NO_PROXY")
+# What pip, git and libraries for TLS need to reach a package index from this machine, and the mark
+# by which an interrupted .ci/night finds the processes that it has to end.
+PASSED = (
+    *("PIP_", "UV_", "SSL_", "REQUESTS_", "CURL_", "http", "HTTP", "no_proxy", "NO_PROXY"),
+    "NIGHT",
+)
 NO_ENGINE = "unix:///nowhere/docker.sock"  # a machine without Docker, also where tests have one
 CACHE = ".cache/executorch-qnn-ci"
 SHARED = ("store", "downloads")
