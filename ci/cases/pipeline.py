@@ -201,7 +201,7 @@ class CaseRun:
         """End a case without a program."""
         finding = compile_result.refused
         if finding is None:
-            raise DefectError("a program was not compiled for no reason")
+            raise DefectError("a program was not compiled, and no reason is recorded")
         self.facts.evidence.is_defect = finding.id == BUG.id
         died, exceeded = compile_result.died, compile_result.exceeded
         if not ended.failure:
