@@ -91,7 +91,8 @@ class OnlyTheseTests:
 
 # -- the sum of two runs --------------------------------------------------------------------------
 
-Results = Mapping[str, tuple[str, str]]  # a test's outcome and, if it was skipped, the reason
+# A test's outcome, and why it was skipped or the first line of what failed.
+Results = Mapping[str, tuple[str, str]]
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 WORST_LAST = (SKIPPED, PASSED, FAILED)
 
@@ -103,8 +104,9 @@ def read_results(path: Path) -> Results:
     for case in ET.parse(path).iter("testcase"):  # noqa: S314 - pytest wrote it
         name = f"{case.get('classname')}::{case.get('name')}"
         skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            result = (FAILED, "")
+        failed = next((entry for entry in case if entry.tag in {"failure", "error"}), None)
+        if failed is not None:
+            result = (FAILED, (failed.get("message") or "").partition("\n")[0])
         elif skipped is not None:
             result = (SKIPPED, skipped.get("message") or "")
         else:
@@ -136,15 +138,18 @@ def show_counts(results: Results) -> str:
 def main(bare_file: str, machine_file: str, sessions_file: str = "") -> int:
     """Print the counts of both runs and of all tests, and return an exit code."""
     bare, machine = read_results(Path(bare_file)), read_results(Path(machine_file))
+    sessions = read_results(Path(sessions_file)) if sessions_file else {}
     results, faults = add_runs(bare, machine)
+    results = {**results, **sessions}
     for fault in faults:
         print(fault)
+    for name, (outcome, message) in results.items():
+        if outcome == FAILED:
+            print(f"failed: {name}: {message}")
     print(f"in the bare system: {show_counts(bare)}")
     print(f"on this machine, the tests that need more programs: {show_counts(machine)}")
-    if sessions_file:
-        sessions = read_results(Path(sessions_file))
+    if sessions:
         print(f"sessions and verbs: {show_counts(sessions)}")
-        results = {**results, **sessions}
     print(show_counts(results))
     return int(bool(faults) or any(outcome == FAILED for outcome, _ in results.values()))
 

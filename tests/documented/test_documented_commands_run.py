@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from tests.documented.pages import Command
 from tests.documented.place import Ended
@@ -20,7 +21,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "run" in metafunc.fixturenames:
         runs_all = metafunc.config.getoption("--every-documented-command")
         runs = list_runs()
-        metafunc.parametrize("run", choose_all(runs) if runs_all else choose_sample(runs), ids=str)
+        chosen = choose_all(runs) if runs_all else choose_sample(runs)
+        metafunc.parametrize("run", [mark(run) for run in chosen], ids=str)
+
+
+def mark(run: Run) -> ParameterSet:
+    """A command that may take more than half an hour is typed once a week, not every night."""
+    row = find_row(run.command)
+    if row.slow <= 30:
+        return pytest.param(run)
+    return pytest.param(run, marks=[pytest.mark.weekly, pytest.mark.timeout(row.limit_s + 600)])
 
 
 def test_a_documented_command_does_what_its_page_says(run: Run, shared: Path) -> None:

@@ -92,6 +92,9 @@ def test_a_test_that_ran_twice_nowhere_or_failed_is_a_fault(
     waiting = {name: entry for name, entry in results.items() if PROGRAM in entry[1]}
     passed = dict.fromkeys(waiting, ("passed", ""))
     assert add_runs(results, passed) == ({**results, **passed}, [])
-    text = repeated.read_text().replace("><skipped", "><failure /><skipped", 1)
-    repeated.write_text(text)
-    assert "failed" in {outcome for outcome, _ in read_results(repeated).values()}
+    failure = '><failure message="AssertionError: 3 == 4&#10;more" /><skipped'
+    repeated.write_text(repeated.read_text().replace("><skipped", failure, 1))
+    assert main(str(bare), str(repeated)) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(": AssertionError: 3 == 4")]
+    assert lines[-1].split(", ")[1] == "1 failed"
