@@ -453,6 +453,17 @@ def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, 
             fix=f"write a function that returns the module and its inputs: net.py:{FACTORY}",
         )
     if not is_file and ":" not in word:
+        is_name = "/" not in word or any(fnmatchcase(name, word) for name in known_models)
+        if not is_name:
+            path = user_path(word)
+            is_folder = path.is_dir()
+            raise UsageError(
+                f"no model {word!r}",
+                why=f"{path} is a directory" if is_folder else f"there is no {path}",
+                fix=f"pass a function in it: {word.rstrip('/')}/net.py:{FACTORY}"
+                if is_folder
+                else IN_COMMAND,
+            )
         return {name: known_models[name] for name in match_names("model", word, known_models)}
     file, _, function = word.rpartition(":")
     place = str(user_path(word)) if is_file else f"{user_path(file)}:{function}"

@@ -166,6 +166,8 @@ def test_a_folder_or_a_glob_selects_the_files_of_the_lane(
         ("mlp", LITERT, "the folder mlp has no .tflite file", "'mlp/**/*.tflite'"),
         ("nets/*.onnx", LITERT, "is an .onnx file", "`qnn-ci test-onnx --model nets/a.onnx`"),
         ("nets", EXECUTORCH, "no model 'nets'", "use one of"),
+        ("nets/deep/", EXECUTORCH, "no model 'nets/deep/'", "nets/deep/net.py:factory"),
+        ("../gone/nets", LITERT, "no model '../gone/nets'", "correct the path"),
     ],
 )
 def test_a_folder_or_a_glob_without_files_of_the_lane_is_refused(
