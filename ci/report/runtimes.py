@@ -99,6 +99,12 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
         return NOTHING if self.size_bytes is None else show_bytes(self.size_bytes)
 
     @property
+    def shown_time(self) -> str:
+        """Return the estimated time and its interval as text that fits into parentheses."""
+        ms, _, interval = self.shown_ms.rstrip(")").partition(" (")
+        return f"{ms} ms, {interval}" if interval else f"{ms} ms"
+
+    @property
     def figures(self) -> tuple[str, ...]:
         """Return the cells of FIGURES."""
         nodes = NOTHING if self.cpu_nodes is None else str(self.cpu_nodes)
@@ -206,6 +212,7 @@ def answer(group: Group, absent: Sequence[str] = ()) -> str:
         parts = [*describe_fastest(group.green)]
         parts += describe_smallest(group.green)
         parts += describe_most_accurate(group.green)
+        parts += describe_untimed(group.green)
     parts += describe_better(group)
     if absent:
         parts.append(f"not compared: {', '.join(absent)}")
@@ -221,11 +228,16 @@ def describe_fastest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
         return
     fastest, *alike = find_fastest(rows)
     tie = f", which cannot be distinguished from {join_labels(alike)}" if alike else ""
-    yield f"fastest: {fastest.label} ({fastest.shown_ms} ms){tie}"
+    yield f"fastest: {fastest.label} ({fastest.shown_time}){tie}"
     if len({row.device for row in timed}) > 1:
         places = ", ".join(f"{row.label} on {row.device}" for row in timed)
         yield f"these times are of different devices: {places}"
-    if untimed := [row for row in rows if row.high_ms is None]:
+
+
+def describe_untimed(rows: Sequence[RuntimeRow]) -> Iterator[str]:
+    """Yield which rows have no time, if others have one: one of them could be the fastest."""
+    untimed = [row for row in rows if row.high_ms is None]
+    if untimed and len(untimed) < len(rows):
         yield f"no time is known{explain_no_times(untimed, names_all=True)}"
 
 
@@ -355,7 +367,7 @@ def describe_better(group: Group) -> Iterator[str]:
         word = "faster and smaller" if named in smaller else "faster"
         timed = [row.label for row in group.green if row.high_ms is not None]
         than = f" than {', '.join(timed)}" if len(timed) < len(group.green) else ""
-        figures = f"{named.shown_ms} ms"
+        figures = named.shown_time
         yield f"{named.label} would be {word} ({figures}){than}, but is red: {show_cure(named)}"
     smaller_rows = [row for row in smaller if row is not named]
     if smaller_rows and named not in smaller:

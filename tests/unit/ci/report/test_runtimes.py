@@ -93,14 +93,14 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "onnxruntime": [make_case("u8", SLOW)],
         },
         (
-            "fastest: ExecuTorch 8a8w (1 (0.9 to 1.1) ms); smallest: ExecuTorch 8a8w (900 B);"
+            "fastest: ExecuTorch 8a8w (1 ms, 0.9 to 1.1); smallest: ExecuTorch 8a8w (900 B);"
             " most accurate: ExecuTorch 8a8w (45.0 dB)"
         ),
     ),
     "two times overlap": (
         {"executorch": [make_case("8a8w", FAST)], "onnxruntime": [make_case("u8", NEAR)]},
         (
-            "fastest: ExecuTorch 8a8w (1 (0.9 to 1.1) ms), which cannot be distinguished from ONNX"
+            "fastest: ExecuTorch 8a8w (1 ms, 0.9 to 1.1), which cannot be distinguished from ONNX"
             " Runtime u8; smallest: ExecuTorch 8a8w (0.98 KiB), as small"
             " as ONNX Runtime u8; most accurate: ExecuTorch 8a8w (40.0 dB), which cannot be"
             " distinguished from ONNX Runtime u8"
@@ -119,13 +119,17 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
     "a bound starts at 0": (
         {"executorch": [make_case("8a8w", 2.0)], "onnxruntime": [make_case("u8", FAST)]},
         (
-            "fastest: ONNX Runtime u8 (1 (0.9 to 1.1) ms), which cannot be distinguished from"
+            "fastest: ONNX Runtime u8 (1 ms, 0.9 to 1.1), which cannot be distinguished from"
             " ExecuTorch 8a8w;"
         ),
     ),
     "no time for one": (
         {"executorch": [make_case("8a8w", SLOW)], "litert": [make_case("fp16", size=None)]},
-        "fastest: ExecuTorch 8a8w (3 (2.5 to 3.5) ms); no time is known for LiteRT fp16;",
+        (
+            "fastest: ExecuTorch 8a8w (3 ms, 2.5 to 3.5); smallest: ExecuTorch 8a8w (0.98 KiB);"
+            " most accurate: ExecuTorch 8a8w (40.0 dB), which cannot be distinguished from LiteRT"
+            " fp16; no time is known for LiteRT fp16"
+        ),
     ),
     "no time for two, with the reasons": (
         {
@@ -138,7 +142,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         (
             "no time is known for ONNX Runtime u8, ONNX Runtime fp16 (1 node runs on the CPU),"
-            " LiteRT fp16 (too few measurements): measure it on a device, docs/guides/device.md;"
+            " LiteRT fp16 (too few measurements): measure it on a device, docs/guides/device.md"
         ),
     ),
     "no time for two schemes, with one reason": (
@@ -151,7 +155,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
         },
         (
             "no time is known for ExecuTorch 16a8w, ONNX Runtime u16a8w (too few measurements in"
-            " 16a8w and u16a8w): measure it on a device, docs/guides/device.md;"
+            " 16a8w and u16a8w): measure it on a device, docs/guides/device.md"
         ),
     ),
     "no time at all, with the reason": (
@@ -169,7 +173,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "onnxruntime": [make_case("u8", SLOW)],
         },
         (
-            "ExecuTorch 8a8w would be faster (1 (0.9 to 1.1) ms), but is red: 8a8w is wrong; fix:"
+            "ExecuTorch 8a8w would be faster (1 ms, 0.9 to 1.1), but is red: 8a8w is wrong; fix:"
             " expand the constant"
         ),
     ),
@@ -183,7 +187,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "litert": [make_case("fp16", size=10, status=RED)],
         },
         (
-            "ExecuTorch 16a8w would be faster (1 (0.9 to 1.1) ms), but is red: 16a8w is wrong; fix:"
+            "ExecuTorch 16a8w would be faster (1 ms, 0.9 to 1.1), but is red: 16a8w is wrong; fix:"
             " a; LiteRT fp16 would be smaller (10 B), but is red: fp16 is wrong"
         ),
     ),
@@ -192,7 +196,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "executorch": [make_case("8a8w", SLOW)],
             "onnxruntime": [make_case("u8", FAST, size=10, status=RED)],
         },
-        "ONNX Runtime u8 would be faster and smaller (1 (0.9 to 1.1) ms), but is red: u8 is wrong",
+        "ONNX Runtime u8 would be faster and smaller (1 ms, 0.9 to 1.1), but is red: u8 is wrong",
     ),
     "all red, one with a proven cure": (
         {
@@ -224,7 +228,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "litert": [make_case("fp16", no_time="1 node runs on the CPU")],
         },
         (
-            "ONNX Runtime u8 would be faster (1 (0.9 to 1.1) ms) than ExecuTorch 8a8w, but is red:"
+            "ONNX Runtime u8 would be faster (1 ms, 0.9 to 1.1) than ExecuTorch 8a8w, but is red:"
             " u8 is wrong"
         ),
     ),
@@ -241,7 +245,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "onnxruntime": [make_case("u8", SLOW, device="a board")],
         },
         (
-            "fastest: ExecuTorch fp16 (1 (0.9 to 1.1) ms); these times are of different devices:"
+            "fastest: ExecuTorch fp16 (1 ms, 0.9 to 1.1); these times are of different devices:"
             " ExecuTorch fp16 on a phone, ONNX Runtime u8 on a board;"
         ),
     ),
@@ -258,7 +262,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "litert": [make_case("fp16", sqnr_db=None, max_abs=0.0)],
         },
         (
-            "no time is known for LiteRT fp16; smallest: ExecuTorch 8a8w (0.98 KiB), as small as"
+            "smallest: ExecuTorch 8a8w (0.98 KiB), as small as"
             " LiteRT fp16; most accurate: LiteRT fp16 (exact)"
         ),
     ),
@@ -268,7 +272,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "onnxruntime": [make_case("u8", FAST)],
         },
         (
-            "fastest: ONNX Runtime u8 (1 (0.9 to 1.1) ms); smallest: ONNX Runtime u8 (0.98 KiB);"
+            "fastest: ONNX Runtime u8 (1 ms, 0.9 to 1.1); smallest: ONNX Runtime u8 (0.98 KiB);"
             " most accurate: ONNX Runtime u8 (40.0 dB)"
         ),
     ),
