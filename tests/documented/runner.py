@@ -84,12 +84,17 @@ def list_runs() -> list[Run]:
     return [*once, *twice]
 
 
-def choose_all(runs: list[Run]) -> list[Run]:
-    """What the night types: all of them except slow ones that .ci/run --sessions types."""
-    commands = {row.command for row in ROWS if not row.run_by}
-    return [
-        run for run in runs if not (find_row(run.command).slow and run.command.typed in commands)
-    ]
+def find_daily(runs: list[Run]) -> set[Run]:
+    """The runs whose command is typed daily: by ``./nox -s journeys`` or by ``.ci/run
+    --sessions``, which types it in a clone."""
+    in_sessions = {row.command for row in ROWS if not row.run_by}
+    in_sample = {(run.command, run.install) for run in choose_sample(runs)}
+    return {
+        run
+        for run in runs
+        if (run.command, run.install) in in_sample
+        or (not run.install and run.command.typed in in_sessions)
+    }
 
 
 def choose_sample(runs: list[Run]) -> list[Run]:

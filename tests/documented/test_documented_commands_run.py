@@ -1,7 +1,8 @@
 """The commands that README.md, CONTRIBUTING.md and docs/ show are typed as a reader would.
 
 ``./nox -s journeys`` types one per page; ``--every-documented-command`` types all of them, each
-also from a directory below. tests/static/test_documented_commands.py parses those that are not run.
+also from a directory below. Of these, ``daily`` marks those that pr.yml's jobs type, and ``weekly``
+those that may take long. tests/static/test_documented_commands.py parses those that are not run.
 """
 
 from __future__ import annotations
@@ -13,21 +14,27 @@ from _pytest.mark.structures import ParameterSet
 
 from tests.documented.pages import Command
 from tests.documented.place import Ended
-from tests.documented.runner import Run, choose_all, choose_sample, judge, list_runs, prove
+from tests.documented.runner import Run, choose_sample, find_daily, judge, list_runs, prove
 from tests.documented.table import Row, find_row
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "run" in metafunc.fixturenames:
-        runs_all = metafunc.config.getoption("--every-documented-command")
         runs = list_runs()
-        chosen = choose_all(runs) if runs_all else choose_sample(runs)
-        metafunc.parametrize("run", [mark(run) for run in chosen], ids=str)
+        if metafunc.config.getoption("--every-documented-command"):
+            daily = find_daily(runs)
+            chosen = [mark(run, is_daily=run in daily) for run in runs]
+        else:
+            chosen = [pytest.param(run) for run in choose_sample(runs)]
+        metafunc.parametrize("run", chosen, ids=str)
 
 
-def mark(run: Run) -> ParameterSet:
-    """A command that may take more than half an hour is typed once a week, not every night."""
+def mark(run: Run, *, is_daily: bool) -> ParameterSet:
+    """What is typed daily is not typed again every night, and a command that may take more than
+    half an hour is typed once a week."""
     row = find_row(run.command)
+    if is_daily:
+        return pytest.param(run, marks=pytest.mark.daily)
     if row.slow <= 30:
         return pytest.param(run)
     return pytest.param(run, marks=[pytest.mark.weekly, pytest.mark.timeout(row.limit_s + 600)])
