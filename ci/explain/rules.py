@@ -121,7 +121,9 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
 
     def _show(self, key: str) -> str:
         """Return a number as logs spell it."""
-        return str(int(key, 16)) if self.is_decimal else key
+        number = int(key, 16)
+        signed = number - (1 << 32) if number >> 31 else number
+        return str(signed) if self.is_decimal else key
 
     def _parse(self, text: str) -> str:
         """Return the key of the number that ``text`` spells or names, or ""."""

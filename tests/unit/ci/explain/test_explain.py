@@ -707,7 +707,7 @@ def test_the_reason_that_cmake_and_gradle_print_below_the_place_belongs_to_it(
 
 
 STOPPED = "ninja: build stopped: subcommand failed."
-FOREIGN = "/x/frob.cpp:33:5: error: no matching function for call to 'frob'"
+FOREIGN = "/x/frob.cpp:33:5: error: array has incomplete element of frob"
 QNN_ERROR = "QnnDsp <E> the frob of this graph is not known"
 NO_REASON = "[ERROR] [Qnn ExecuTorch]: Fail to initialize Qnn Manager"
 CRASH = "Segmentation fault (core dumped)"
