@@ -23,6 +23,7 @@ from ci.explain.rules import (
     Role,
     Rule,
     Variant,
+    compile_once,
     count_places,
     find_place,
     list_words,
@@ -305,7 +306,7 @@ class _Scan:
         for naming in read_namings():
             literals = [text for text, shape, _ in naming.literals if shape in shapes]
             for start, line in _find_lines(chunk, low, literals):
-                if not (match := re.search(naming.pattern, line)):
+                if not (match := compile_once(naming.pattern).search(line)):
                     continue
                 if naming.is_begin:
                     begun[start] = match["name"]

@@ -8,6 +8,7 @@ crashed.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ _PYTHON_FRAME = re.compile(
 )
 _REASON_BELOW = re.compile(r"(?:> |[ \t]{2,}(?:> )?)\S")
 _CODE = re.compile(rb"[^\n]{0,200}?\s{4,}([^\s~^][^\n]{1,200})")
+_SLASH, _SEPARATOR = re.compile(r"[/\\]"), re.compile(r"[/\\!]")  # `!`: of a file in an APK
+_LINE_NUMBER = re.compile(r"(?::\d+)+$")
 _ADDRESS = r"0x[0-9a-f]{3,16}"
 _FUNCTION = r"(?P<function>[A-Za-z_~?][^\n]{0,300}?)"  # of C++, with spaces
 _SOURCE = r"\S{1,300}:\d"
@@ -92,12 +95,12 @@ def find_frame(line: str) -> Mapping[str, str]:
 
     Returns nothing if it is no such line or if both are the system's.
     """
-    for form in _FORMS:
-        if not (match := re.search(form, line)):
+    for form in _compile_forms():
+        if not (match := form.search(line)):
             continue
         groups = match.groupdict()
-        library = re.split(r"[/\\!]", (groups.get("library") or "").strip())[-1]
-        library = re.sub(r"(?::\d+)+$", "", library)
+        library = _SEPARATOR.split((groups.get("library") or "").strip())[-1]
+        library = _LINE_NUMBER.sub("", library)
         function = " ".join((groups.get("function") or "").split())
         is_system = _SYSTEM_LIBRARY.search(library) if library else not function
         if is_system or _SYSTEM_FUNCTION.search(function) or _SOURCE_OF_SYSTEM.search(line):
@@ -110,6 +113,11 @@ def find_frame(line: str) -> Mapping[str, str]:
             "null": f", whose argument {null['name']} is a null pointer" if null else "",
         }
     return {}
+
+
+@functools.cache
+def _compile_forms() -> list[re.Pattern[str]]:
+    return [re.compile(form) for form in _FORMS]
 
 
 def find_below(chunk: bytes, start: int) -> str:
@@ -134,7 +142,7 @@ def find_raising_frame(chunk: bytes, start: int) -> tuple[str, str]:
     path, line, function, below = (part.decode("utf-8", "replace") for part in match.groups(b""))
     for marker in ("site-packages/", "dist-packages/", "site-packages\\"):
         _, is_installed, path = path.rpartition(marker)
-        package = re.split(r"[/\\]", path)[0].removesuffix(".py") if is_installed else package
+        package = _SLASH.split(path)[0].removesuffix(".py") if is_installed else package
     shown = f"{path}, line {line}" + (f", in {function.strip()}" if function else "")
     code = _CODE.match(below.encode())
     if code:

@@ -38,6 +38,8 @@ _PREFIX = re.compile(
 _JSON = re.compile(r"[^\n{]{0,80}\{\"\w")
 _ESCAPED = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
 _ESCAPE = re.compile(r"\\[nt\"\\]")
+_ESCAPED_END = re.compile(r"(?<!\\)\\n")
+_LETTER, _DIGIT = re.compile(r"[^\W\d_]"), re.compile(r"\d")
 _NAME = re.compile(r"@(\w+)@")
 # A line that starts with "> " below one with such a word is a reason that Gradle gives.
 _GRADLE = re.compile(rb"(?i)task|configur|could not|went wrong|problem|resolv|project|evaluat")
@@ -122,7 +124,7 @@ def unquote(line: str, start: str) -> str:
 
 def _unquote_json(line: str) -> str:
     """Return a line of JSON, or a part of one, without those of its escaped lines that quote."""
-    parts = re.split(r"(?<!\\)\\n", line)
+    parts = _ESCAPED_END.split(line)
     texts = [_ESCAPE.sub(lambda match: _ESCAPED[match[0]], part) for part in parts]
     blocks = Blocks()
     text = "\n".join(texts).encode("utf-8", "replace")
@@ -152,7 +154,7 @@ def _is_quotation(example: str) -> bool:
 
 def _blank(match: re.Match[str]) -> str:
     start, end = match.start("text") - match.start(), match.end("text") - match.start()
-    text = re.sub(r"[^\W\d_]", "x", re.sub(r"\d", "0", match["text"]))
+    text = _LETTER.sub("x", _DIGIT.sub("0", match["text"]))
     return f"{match[0][:start]}{text}{match[0][end:]}"
 
 

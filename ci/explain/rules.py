@@ -498,6 +498,7 @@ def _code_expression(code: int, names: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"{_CONTEXT}(?<![\w.-])(?:{number})(?!\w|\.\d){exact}")
 
 
+_ESCAPED = re.compile(r"\\.")
 _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 _GROUP = re.compile(r"\((?:\?[:=!]|\?<[=!]|\?[aimsx]+\))?([^()]*)\)([*+]|\{\d*,\d*\})?")
 _ENDLESS = re.compile(r"[*+]|\{\d+,\}")
@@ -515,7 +516,7 @@ def check_pattern(pattern: str) -> None:
         re.compile(pattern)
     except re.error as error:
         raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
-    plain = _CLASS.sub("x", re.sub(r"\\.", "x", pattern))
+    plain = _CLASS.sub("x", _ESCAPED.sub("x", pattern))
     if len(_ENDLESS.findall(plain)) > MOST_ENDLESS:
         raise ValueError(f"{pattern!r} may take forever: it has too many * and +")
     while group := _GROUP.search(plain):

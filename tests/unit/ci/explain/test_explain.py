@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import re
 import sys
 import time
 import tracemalloc
@@ -368,9 +370,18 @@ def test_any_line_ending_encoding_or_chunk_size_of_a_log_gives_the_same_cause(
 def test_the_expressions_of_rules_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     log = "\n".join(rule.matches for rule in RULES)
     first = names(explain_text(log, RULES).causes)
-    compiler = "sre_compile" if sys.version_info < (3, 11) else "re._compiler"
-    monkeypatch.setattr(f"{compiler}.compile", None)
+    name = "sre_compile" if sys.version_info < (3, 11) else "re._compiler"
+    compiler = importlib.import_module(name)
+    compile_expression, compiled = compiler.compile, list[object]()
+
+    def note(expression: object, flags: int = 0) -> object:
+        compiled.append(expression)
+        return compile_expression(expression, flags)
+
+    re.purge()  # what Python's own cache has depends on earlier tests
+    monkeypatch.setattr(compiler, "compile", note)
     assert names(explain_text(log, RULES).causes) == first
+    assert compiled == []
 
 
 def test_the_time_of_explain_grows_linearly_with_the_log() -> None:
