@@ -40,6 +40,7 @@ class Row:
     before: Sequence[Given] = ()
     needs: Sequence[str] = ()
     slow: float = 0
+    weekly: bool = False
     daily_in: str = ""
     may_find: bool = False
 
@@ -204,7 +205,7 @@ ROWS = (
     Row("test_upstream -- --filter '[*]Quantized", "not faithful ... theirs only", 1, slow=10),
     Row("--suite backend-suite", "not quantized well", 1, slow=20),
     Row("--suite faults (--runtime litert )?--filter", "passed", slow=20),
-    Row("--suite faults$", "passed", slow=40),
+    Row("--suite faults$", "passed", slow=40, weekly=True),
     Row("--policy manifests/policies/choices.toml", "0 failed", slow=20),
     Row("test_emulator -- --model net.py.* --keep-artifacts", "1 passed, 0 failed", before=NET),
     Row("test_emulator -- --model net.py", "1 passed, 0 failed", before=NET, daily_in=JOURNEYS),
@@ -328,13 +329,13 @@ ROWS = (
     ),
     Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,), slow=3),
     Row("fuzz -- --runtime litert --graph", "wrong", 1, (readers.wrong_graph,), slow=6),
-    Row("fuzz", "graphs", slow=30, may_find=True),
+    Row("fuzz", "graphs", slow=30, weekly=True, may_find=True),
     Row("upgrade-report --matrix --known", "pad-beyond-range"),
-    Row("upgrade-report --matrix", "matrix.md", slow=60),
+    Row("upgrade-report --matrix", "matrix.md", slow=60, weekly=True),
     Row("upgrade-report before|upgrade-report OLD", "1 worse", before=(readers.two_reports,)),
-    Row("upgrade-report --model", "nothing to mend", slow=60),
-    Row("upgrade-report .*--policy", "worse", before=(INIT,), slow=60),
-    Row("upgrade-report", "worse", slow=60),
+    Row("upgrade-report --model", "nothing to mend", slow=60, weekly=True),
+    Row("upgrade-report .*--policy", "worse", before=(INIT,), slow=60, weekly=True),
+    Row("upgrade-report", "worse", slow=60, weekly=True),
     # -- a team's repository --
     Row("init --workflow-only", "qnn.yml", before=("qnn-ci init --policy-only",)),
     Row("init --model net.tflite", "wrote ... qnn.toml", before=(readers.tflite_net,)),
@@ -495,7 +496,7 @@ ROWS = (
     ),
     Row("parity -- ", "cmake-only-source", 1, (readers.executorch_below,)),
     # -- the project itself --
-    Row("bench -- (emulator|gate|first)", "", slow=60),
+    Row("bench -- (emulator|gate|first)", "", slow=60, weekly=True),
     Row("-s journeys", "passed", slow=30, daily_in=SESSIONS),
     Row("-s stress|stress -- ", "passed", slow=30, daily_in=SESSIONS),
     Row("mutants -- .* --sample", "10 of ... mutants tried", slow=5, daily_in=SESSIONS),
@@ -505,7 +506,7 @@ ROWS = (
     Row("tests -- tests/static/test_links", " passed"),
     Row("tests -- .*llm/test_stories.py", "QNN_CI_STORIES260K", daily_in=CONTRIBUTING),
     Row("tests -- .*llm/test_families.py", "QNN_CI_NIGHTLY is not set", daily_in=CONTRIBUTING),
-    Row("nox -s (unit|tests)", " passed", slow=60),
+    Row("nox -s (unit|tests)", " passed", slow=60, weekly=True),
     Row("^pip ", "Successfully installed"),
     Row("^git clone", "Cloning into 'executorch-qnn-ci'"),
     Row("^cd ", "", before=("git clone https://github.com/OWNER/REPOSITORY",)),

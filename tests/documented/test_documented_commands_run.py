@@ -2,7 +2,7 @@
 
 ``./nox -s journeys`` types one per page; ``--every-documented-command`` types all of them, each
 also from a directory below. Of these, ``daily`` marks those that pr.yml's jobs type, and ``weekly``
-those that may take long. tests/static/test_documented_commands.py parses those that are not run.
+those of weekly.yml. tests/static/test_documented_commands.py parses those that are not run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def mark(run: Run, *, is_daily: bool) -> ParameterSet:
-    """What is typed daily is not typed again every night, and a command that may take more than
-    half an hour is typed once a week."""
+    """What is typed daily or once a week is not typed every night."""
     row = find_row(run.command)
     if is_daily:
         return pytest.param(run, marks=pytest.mark.daily)
-    if row.slow <= 30:
-        return pytest.param(run)
-    return pytest.param(run, marks=[pytest.mark.weekly, pytest.mark.timeout(row.limit_s + 600)])
+    if row.weekly:
+        return pytest.param(run, marks=[pytest.mark.weekly, pytest.mark.timeout(row.limit_s + 600)])
+    return pytest.param(run)
 
 
 def test_a_documented_command_does_what_its_page_says(run: Run, shared: Path) -> None:
