@@ -140,7 +140,8 @@ def find_raising_frame(chunk: bytes, start: int) -> tuple[str, str]:
         return "", ""
     package = ""
     path, line, function, below = (part.decode("utf-8", "replace") for part in match.groups(b""))
-    for marker in ("site-packages/", "dist-packages/", "site-packages\\"):
+    # The converters of QAIRT are in the SDK's own folder.
+    for marker in ("site-packages/", "dist-packages/", "site-packages\\", "lib/python/"):
         _, is_installed, path = path.rpartition(marker)
         package = _SLASH.split(path)[0].removesuffix(".py") if is_installed else package
     shown = f"{path}, line {line}" + (f", in {function.strip()}" if function else "")

@@ -42,6 +42,7 @@ FAMILIES = {
     "datatype": "## Data types of QNN",
     "litert": "## Statuses of LiteRT",
     "windows": "## Exit codes of Windows",
+    "genie": "## Statuses of Genie",
 }
 CODES = DOCS / "reference" / "codes.md"
 

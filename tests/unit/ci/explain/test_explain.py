@@ -672,6 +672,11 @@ TRACEBACK = (
             "/w/run.py, line 3, in <module>: frob()",
             "",
         ),
+        (
+            ('  File "/opt/sdk/lib/python/frob/ir.py", line 7, in load', TRACEBACK[4]),
+            "frob/ir.py, line 7, in load",
+            " in the package frob",
+        ),
     ],
 )
 def test_an_exception_that_no_rule_knows_is_shown_with_the_line_that_raised_it(
