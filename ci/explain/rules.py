@@ -45,10 +45,12 @@ class Place(Enum):
 _LINES = {
     Place.APP: re.compile(
         r"^(?:--t::\.z )?(?:- ::\. |-- ::\. +-)|^[vdiwef]/[^(\n]{1,40}\( *\):|androidruntime"
-        r"|/data/(?:app|user|data)/|unsatisfiedlinkerror|dlopen failed|jnilibs|\bclns-",
+        r"|/data/(?:app|user|data)/(?!com\.termux/)|unsatisfiedlinkerror|dlopen failed|jnilibs"
+        r"|\bclns-",
         re.MULTILINE,
     ),
-    Place.DEVICE: re.compile(r"/data/local/tmp|/vendor/lib|cdsprpcd\b"),
+    # Termux is an app in which people use a shell.
+    Place.DEVICE: re.compile(r"/data/local/tmp|/vendor/lib|cdsprpcd\b|/com\.termux/"),
     # The SDK's directories, triplets, wheels and `uname -m`.
     Place.BOARD: re.compile(r"aarch(?!(?:-\w+)*-windows|linux\b)"),
     Place.WINDOWS: re.compile(r"\b[a-z]:[\\/]|\w\.(?:dll|exe)\b|loadlibrary"),
@@ -58,6 +60,12 @@ _LINES = {
 }
 
 
+# Lines of logcat by a program that somebody started in a shell. QNN and FastRPC write them in its
+# name.
+_TOOL = re.compile(
+    r"^- ::\. +[vdiwef] (?:qnn[-_][-\w]+|genie-tt-run|llama-[-\w]+|\w+_runner|benchmark_model) *:",
+    re.MULTILINE,
+)
 _X86 = re.compile(r"x_[-_./]|amd\b")  # also without digits
 
 
@@ -65,6 +73,9 @@ def count_places(lines: str) -> Counter[Place]:
     """Return how often lines show each kind of place. ``lines`` are in lower case and without
     digits."""
     counts = Counter({place: len(pattern.findall(lines)) for place, pattern in _LINES.items()})
+    of_tools = len(_TOOL.findall(lines))
+    counts[Place.APP] -= of_tools
+    counts[Place.DEVICE] += of_tools
     # Android's loader writes the same words in a shell as in an app, but an app does not use this
     # directory.
     if counts[Place.APP] == 1 and "/data/local/tmp/" in lines:
