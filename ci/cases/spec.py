@@ -453,7 +453,8 @@ def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, 
             fix=f"write a function that returns the module and its inputs: net.py:{FACTORY}",
         )
     if not is_file and ":" not in word:
-        is_name = "/" not in word or any(fnmatchcase(name, word) for name in known_models)
+        names = [name.lower() for name in known_models]
+        is_name = "/" not in word or any(fnmatchcase(name, word.lower()) for name in names)
         if not is_name:
             path = user_path(word)
             is_folder = path.is_dir()
