@@ -380,7 +380,7 @@ def _write_table(table: Table) -> str:
     text = make_markdown_table(table.head, marked_rows, table.numbers)
     left = len(table.rows) - len(rows)
     left_out = f"and {left} more in the report\n\n" if left else ""
-    return f"### {table.title}\n\n{text}\n\n{left_out}"
+    return f"### {escape_markdown(table.title)}\n\n{text}\n\n{left_out}"
 
 
 def _mark_cell(table: Table, row: Row, place: int) -> str:

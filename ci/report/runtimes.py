@@ -262,7 +262,7 @@ def explain_no_times(rows: Sequence[RuntimeRow], *, names_all: bool) -> str:
     by_reason: dict[str, list[RuntimeRow]] = {}
     for row in rows:
         # A reason can name the scheme: it is the same one for another scheme.
-        reason = re.sub(rf"\b{row.scheme}\b", SCHEMES, row.time_obstacle)
+        reason = re.sub(rf"\b{re.escape(row.scheme)}\b", SCHEMES, row.time_obstacle)
         by_reason.setdefault(reason, []).append(row)
     parts = []
     for reason, peers in by_reason.items():

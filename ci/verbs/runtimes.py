@@ -25,6 +25,7 @@ from ci.packages.modules import RuntimeModules
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.html import write_page
+from ci.report.publishing import append_summary
 from ci.report.runtimes import TITLES, RuntimesReport, make_document, make_report
 from ci.report.schema import Report, Status
 from ci.report.write import read_report
@@ -80,14 +81,12 @@ class RuntimeVerb:
         is_known = is_file or ".py:" in model.path or model.path in self.lane.suite
         return is_known and takes(self.lane.runtime, model.path, model.runtimes)
 
-    def find_socs(self, names: Sequence[str]) -> list[str]:
-        """Return those of the requested names and globs of SoCs that the runtime compiles for."""
-        socs = sorted(self.lane.socs())
-        supported = []
-        for name in names:
-            with suppress(UsageError):
-                supported += [name] if match_socs([name], socs) else []
-        return supported
+    def find_socs(self, word: str) -> list[str]:
+        """Return the SoCs that a name or a glob selects among those that the runtime compiles
+        for."""
+        with suppress(UsageError):
+            return match_socs([word], sorted(self.lane.socs()))
+        return []
 
     def find_schemes(self, names: Sequence[str]) -> list[str]:
         """Return this lane's schemes for the requested ones, each once."""
@@ -170,18 +169,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if no runtime can take the models, and the same errors as refuse_device and plan_turns."""
     refuse_device(args.device, SESSION, [*ON_PHONE])
     pythons = parse_pythons(args.python)
-    check_schemes(args.scheme)
-    check_socs(args.soc)
     models = list_chosen(args.model, args.policy)
     chosen = choose_runtimes(models, args.runtime)
     require_chosen("--runtime", args.runtime, chosen)
     require_chosen("--python", pythons, chosen)
+    check_schemes(args.scheme, chosen)
     plan = plan_turns(
         models,
         chosen,
         pythons,
         schemes=args.scheme,
-        requested_socs=args.soc,
+        requested_socs=choose_socs(args.soc, chosen),
         policy=args.policy,
         offline=args.offline,
     )
@@ -218,6 +216,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     document = make_document(comparison)
     write_whole(folder / COMPARISON, msgspec.json.encode(comparison))
     write_page(document, folder, progress)
+    append_summary(document)
     return Outcome(
         show_document(document), msgspec.to_builtins(comparison), find_code(comparison, codes)
     )
@@ -241,8 +240,9 @@ def plan_turns(
         if schemes and not runtime.find_schemes(schemes):
             plan.not_run[name] = f"it has no counterpart of {', '.join(schemes)}"
             continue
-        socs = runtime.find_socs(requested_socs)
-        if unknown := tuple(soc for soc in requested_socs if soc not in socs):
+        known_socs = runtime.lane.socs()
+        socs = [soc for soc in requested_socs if soc in known_socs]
+        if unknown := tuple(soc for soc in requested_socs if soc not in known_socs):
             plan.unknown_socs[name] = unknown
             if not socs:
                 continue
@@ -334,7 +334,7 @@ def choose_runtimes(models: Sequence[Model], requested: Sequence[str]) -> dict[s
     for model in models:
         if not any(RUNTIMES[name].takes(model) for name in names):
             raise UsageError(
-                f"{model.word} cannot be judged by {', '.join(TITLES[name] for name in names)}",
+                f"{model.word} cannot be judged by {list_titles(names)}",
                 fix="pass file.py:factory, file.onnx or file.tflite, and leave out --runtime",
             )
     return {
@@ -350,25 +350,46 @@ def require_chosen(flag: str, names: Iterable[str], chosen: Collection[str]) -> 
         if name not in chosen:
             raise UsageError(
                 f"{flag} {name} has no effect",
-                why=f"the models are judged by {', '.join(TITLES[runtime] for runtime in chosen)}",
+                why=f"the models are judged by {list_titles(chosen)}",
                 fix=f"leave it out, or pass a model that {TITLES[name]} takes",
             )
 
 
-def check_schemes(names: Sequence[str]) -> None:
-    """Raise UsageError for a scheme that no runtime has."""
+def check_schemes(names: Sequence[str], chosen: Mapping[str, RuntimeVerb]) -> None:
+    """Raise UsageError for a scheme of which none of the chosen runtimes has a counterpart."""
     scheme_names = [scheme.value for scheme in Scheme]
     for name in names:
         if name not in scheme_names:
             raise UsageError(f"no scheme {name!r}", fix=f"use one of: {', '.join(scheme_names)}")
+        if not any(runtime.find_schemes([name]) for runtime in chosen.values()):
+            raise UsageError(
+                f"--scheme {name} has no effect",
+                why=f"no counterpart of it is in {list_titles(chosen)}",
+                fix="leave it out, or pass another scheme",
+            )
 
 
-def check_socs(names: Sequence[str]) -> None:
-    """Raise UsageError for an SoC for which no runtime compiles."""
-    for name in names:
-        if not any(runtime.find_socs([name]) for runtime in RUNTIMES.values()):
-            match_socs([name], sorted(read_socs()))
-            raise UsageError(f"no runtime compiles for {name}", fix="choose another SoC")
+def choose_socs(words: Sequence[str], chosen: Mapping[str, RuntimeVerb]) -> list[str]:
+    """Return the SoCs that names and globs select, each once, among those that one of the chosen
+    runtimes compiles for. Raises UsageError for a name or a glob that selects none."""
+    names: list[str] = []
+    for word in words:
+        selected = [soc for runtime in chosen.values() for soc in runtime.find_socs(word)]
+        if not selected:
+            known = {soc for runtime in RUNTIMES.values() for soc in runtime.lane.socs()}
+            match_socs([word], sorted(known.union(read_socs())))
+            raise UsageError(
+                f"--soc {word} has no effect",
+                why=f"no SoC that it selects is compiled for by {list_titles(chosen)}",
+                fix="choose another SoC, or another --runtime",
+            )
+        names += selected
+    return [*dict.fromkeys(names)]
+
+
+def list_titles(runtimes: Iterable[str]) -> str:
+    """Return the titles of runtimes as text."""
+    return ", ".join(TITLES[runtime] for runtime in runtimes)
 
 
 def parse_pythons(words: Sequence[str]) -> dict[str, str]:

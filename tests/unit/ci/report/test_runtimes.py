@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
 from ci.facts.finding import Certainty, Proof, advise
 from ci.facts.kinds import UNRECORDED
 from ci.report.columns import COLUMNS
-from ci.report.document import render_text
+from ci.report.document import escape_markdown, render_markdown, render_text
 from ci.report.html import render_document
 from ci.report.runtimes import NAME_HEIGHT, RuntimesReport, make_document, make_report
 from ci.report.schema import (
@@ -23,6 +26,7 @@ from ci.report.schema import (
     ProgramFacts,
     Status,
 )
+from ci.report.text import clean_name
 from tests.stand_ins import reports
 
 Time = tuple[float, float, float] | float | None  # likely, low and high, or only a bound
@@ -266,6 +270,40 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             " LiteRT fp16; most accurate: LiteRT fp16 (exact)"
         ),
     ),
+    "a single row": (
+        {"litert": [make_case("fp16", SLOW, on_cpu=("CUMSUM",))]},
+        (
+            "fastest: LiteRT fp16 (3 ms, 2.5 to 3.5); smallest: LiteRT fp16 (0.98 KiB);"
+            " most accurate: LiteRT fp16 (40.0 dB)"
+        ),
+    ),
+    "what is neither green nor red is no cure and no choice": (
+        {
+            "executorch": [make_case("8a8w", SLOW)],
+            "onnxruntime": [make_case("u8", FAST, size=1, status=Status.UNSUPPORTED)],
+        },
+        (
+            "fastest: ExecuTorch 8a8w (3 ms, 2.5 to 3.5); smallest: ExecuTorch 8a8w (0.98 KiB);"
+            " most accurate: ExecuTorch 8a8w (40.0 dB)"
+        ),
+    ),
+    "all rows are equal": (
+        {
+            "executorch": [make_case("8a8w", FAST)],
+            "onnxruntime": [make_case("u8", FAST)],
+            "litert": [make_case("fp16", FAST)],
+        },
+        (
+            "fastest: ExecuTorch 8a8w (1 ms, 0.9 to 1.1), which cannot be distinguished from ONNX"
+            " Runtime u8, LiteRT fp16; smallest: ExecuTorch 8a8w (0.98 KiB), as small as ONNX"
+            " Runtime u8, LiteRT fp16; most accurate: ExecuTorch 8a8w (40.0 dB), which cannot be"
+            " distinguished from ONNX Runtime u8, LiteRT fp16"
+        ),
+    ),
+    "a mixture's name is no pattern in a reason": (
+        {"executorch": [make_case("8a8w(+", SLOW), make_case("a(+b", no_time="no a(+b")]},
+        "no time is known for ExecuTorch a(+b (no a(+b): measure it on a device",
+    ),
     "a red one may be as slow": (
         {
             "executorch": [make_case("8a8w", NEAR, status=RED)],
@@ -288,6 +326,8 @@ def test_the_fastest_smallest_and_most_accurate_green_row_is_named(name: str) ->
     assert text in answer
     if not text.endswith(";"):
         assert answer.endswith(text) or "would be faster" not in answer
+    if text.startswith("fastest") and not text.endswith(";"):
+        assert answer == start + text
 
 
 def test_each_soc_has_an_answer_and_one_that_a_runtime_lacks_is_judged_by_the_others() -> None:
@@ -303,6 +343,75 @@ def test_each_soc_has_an_answer_and_one_that_a_runtime_lacks_is_judged_by_the_ot
     assert "cannot be distinguished from ONNX Runtime u8" in first
     assert second.startswith("net.py:net on SM8750: fastest: ExecuTorch 8a8w (3")
     assert "ONNX" not in second
+
+
+def test_each_soc_has_its_own_fastest_row_and_one_that_is_red_there_is_no_choice() -> None:
+    report = compare(
+        executorch=[make_case("8a8w", FAST), make_case("8a8w", SLOW, soc="SM8750")],
+        onnxruntime=[
+            make_case("u8", SLOW, size=500),
+            make_case("u8", FAST, soc="SM8750", size=500),
+        ],
+        litert=[
+            make_case("fp16", (0.1, 0.09, 0.11), sqnr_db=90.0),
+            make_case("fp16", (0.1, 0.09, 0.11), soc="SM8750", status=RED, remedy="expand it"),
+        ],
+    )
+    first, second = report.answers
+    assert first == (
+        "net.py:net on SM8650: fastest: LiteRT fp16 (0.1 ms, 0.09 to 0.11); smallest: ONNX Runtime"
+        " u8 (500 B); most accurate: LiteRT fp16 (90.0 dB)"
+    )
+    assert second == (
+        "net.py:net on SM8750: fastest: ONNX Runtime u8 (1 ms, 0.9 to 1.1); smallest: ONNX Runtime"
+        " u8 (500 B); most accurate: ExecuTorch 8a8w (40.0 dB), which cannot be distinguished from"
+        " ONNX Runtime u8; LiteRT fp16 would be faster (0.1 ms, 0.09 to 0.11), but is red: fp16 is"
+        " wrong; fix: expand it"
+    )
+    document = make_document(report)
+    assert document.tables[0].rows[2].tones == ("", "", "passed", "failed")
+    assert (document.tables[0].rows[2].tone, document.tone) == ("failed", "failed")
+    rings = [
+        [point.name for point in card.plot.points if point.chosen]
+        for card in document.cards
+        if card.plot
+    ]
+    assert rings == [["LiteRT fp16"], ["ONNX Runtime u8"]]
+
+
+HOSTILE = "a|b*_ <img src=x> @octocat #1.py:net\n::error::no" + "y" * 300
+
+
+@pytest.mark.parametrize("models", [("net.py:net",), (HOSTILE,), (HOSTILE, "net.py:net")])
+def test_all_forms_say_the_same_sentence(models: tuple[str, ...]) -> None:
+    report = compare(
+        executorch=[make_case("8a8w", FAST, model=model) for model in models],
+        onnxruntime=[make_case("u8", NEAR, status=RED, model=model) for model in models],
+    )
+    document = make_document(report)
+    text, markdown = render_text(document, 100), render_markdown(document)
+    page = html.unescape(render_document(document))
+    encoded = msgspec.json.decode(msgspec.json.encode(report))
+    assert tuple(encoded["answers"]) == report.answers
+    for model, answer in zip(models, report.answers, strict=True):
+        # Those of several models follow the name of the model, as the lines of a card.
+        start = f"{model} on SM8650: "
+        sentence = answer.removeprefix(start) if len(models) > 1 else answer
+        assert clean_name(sentence).split() == find_words(text, clean_name(sentence))
+        assert escape_markdown(sentence) in markdown
+        assert sentence in page
+        assert answer.startswith(f"{start}fastest: ExecuTorch 8a8w (1 ms")
+    for line in (*text.splitlines(), *markdown.splitlines()):
+        assert not line.lstrip(" #").startswith("::")
+    assert "<img" not in markdown
+    assert "@octocat" not in markdown
+    assert "<img src=x>" not in render_document(document)
+
+
+def find_words(text: str, sentence: str) -> list[str]:
+    """The words of ``sentence`` in a terminal's text, which wraps lines at any place."""
+    squeezed = re.sub(r"\s|\| ", "", text)
+    return sentence.split() if re.sub(r"\s|\| ", "", sentence) in squeezed else []
 
 
 def test_several_models_have_one_table_and_their_details_are_folded() -> None:

@@ -16,6 +16,7 @@ from ci.cases.spec import select_cases
 from ci.facts.finding import Certainty, advise
 from ci.facts.kinds import UNRECORDED
 from ci.models.schemes import RUNTIMES, Scheme
+from ci.report.document import escape_markdown
 from ci.report.schema import Case, JudgementFacts, Status
 from ci.report.write import encode_report
 from ci.verbs.environments import choose_runtimes
@@ -58,6 +59,7 @@ def add_python(
     red: bool = False,
     fault: str = "",
     lacks: str = "",
+    soc: str = "SM8650",
 ) -> str:
     """The option with a Python for a runtime whose report has a case per scheme, which are red
     because of a known ``fault``. It says that it lacks the modules ``lacks``."""
@@ -67,9 +69,7 @@ def add_python(
         advice = advise(fault, name=fault, certainty=Certainty.KNOWN)
         findings = (UNRECORDED.find(f"known fault {fault}", advice=advice),)
     judged = JudgementFacts(status=status, sqnr_db=40.0, findings=findings)
-    cases = [
-        Case(model="net.py:net", scheme=name, soc="SM8650", judgement=judged) for name in schemes
-    ]
+    cases = [Case(model="net.py:net", scheme=name, soc=soc, judgement=judged) for name in schemes]
     report = place / f"{runtime}.json"
     if cases:
         report.write_bytes(encode_report(reports.make_report(cases)))
@@ -276,6 +276,19 @@ def test_what_a_runtime_lacks_is_said_before_another_one_runs(
         (["--model", "net.py:net", "--scheme", "9a9w"], "no scheme '9a9w'"),
         (["--model", "net.py:net", "--soc", "SM8651"], "no SoC 'SM8651'"),
         (["--model", "net.py:net", "--soc", "Galaxy S24"], "use SM8650, its SoC"),
+        (["--model", "net.py:net", "--soc", "SM9*"], "no SoC 'SM9*'"),
+        (
+            ["--model", "net.py:net", "--runtime", "executorch", "--soc", ONLY_LITERT.lower()],
+            "is compiled for by ExecuTorch",
+        ),
+        (
+            ["--model", "net.py:net", "--runtime", "executorch", "--scheme", "asis"],
+            "no counterpart of it is in ExecuTorch",
+        ),
+        (
+            ["--model", "a.onnx", "--runtime", "executorch", "--runtime", "litert"],
+            "a.onnx cannot be judged by ExecuTorch, LiteRT",
+        ),
         (["--model", "net.py:net", "--python", "tvm=python3"], "it is not RUNTIME=PYTHON"),
         (["--model", "net.py:net", "--python", "litert=gone"], "gone cannot be run"),
         (["--model", "gone.py:net"], "gone.py is not a file"),
@@ -301,6 +314,33 @@ def test_a_runtime_gets_only_the_socs_that_it_knows(
     assert read_words(place, "litert").endswith(f"--soc SM8650 --soc {ONLY_LITERT} --estimate")
     assert ONLY_LITERT not in read_words(place, "executorch")
     assert data["unknown_socs"] == {name: [ONLY_LITERT] for name in ("executorch", "onnxruntime")}
+
+
+@pytest.mark.parametrize("word", [ONLY_LITERT.lower(), "QCM22*"])
+def test_an_soc_that_a_runtime_lacks_is_named_however_it_was_typed(
+    place: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    pythons = [add_python(place, runtime, "fp16", soc=ONLY_LITERT) for runtime in SESSIONS]
+    code, data = run(capsys, "--model", "net.py:net", "--soc", word, *pythons)
+    assert code == ExitCode.OK
+    assert read_words(place, "litert").endswith(f" --soc {ONLY_LITERT} --estimate")
+    assert data["unknown_socs"] == {name: [ONLY_LITERT] for name in ("executorch", "onnxruntime")}
+    lacking = ("ExecuTorch", "ONNX Runtime")
+    reasons = ", ".join(f"{title}, which does not compile for {ONLY_LITERT}" for title in lacking)
+    (answer,) = data["answers"]  # type: ignore[attr-defined]
+    assert answer.endswith(f"; not compared: {reasons}")
+
+
+def test_the_run_s_page_of_a_ci_system_has_the_sentence(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(place / "summary.md"))
+    pythons = [add_python(place, runtime, "fp16") for runtime in SESSIONS]
+    _, data = run(capsys, "--model", "net.py:net", *pythons)
+    (answer,) = data["answers"]  # type: ignore[attr-defined]
+    assert escape_markdown(answer) in (place / "summary.md").read_text()
+    assert answer in (place / "reports/test/index.html").read_text()
 
 
 POLICY = """extends = "default"
