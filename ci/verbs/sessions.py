@@ -52,6 +52,8 @@ PROFILES = {
 # Verbs that also work without their packages: setup reports that they are missing, and init writes
 # a policy without knowing whether a .tflite file is quantized.
 WITHOUT_PACKAGES = frozenset({"setup", "init"})
+# With one of these, the sessions of a call build nothing.
+BUILD_NOTHING = frozenset({"-h", "--help", "--check", "--dry-run"})
 
 
 def run_verb(session: nox.Session, verb: str, *words: str) -> None:
@@ -138,6 +140,8 @@ def choose_executorch(session: nox.Session) -> str:
     version: str = arguments.executorch
     # `./nox -s build_aot test_emulator` lowers for what was just built.
     builds = [name for name in finished if name.startswith("build_")]
+    if BUILD_NOTHING & {*session.posargs}:
+        builds = []
     if builds and not (version or arguments.sdk):
         path = arguments.reports / builds[-1] / "artifacts.json"
         build = json.loads(path.read_text("utf-8"))["builds"][-1]
@@ -151,9 +155,15 @@ def choose_executorch(session: nox.Session) -> str:
 
 
 def run_build(session: nox.Session, verb: str, *words: str) -> None:
-    """Build a target. Before torch is installed, check that no other requirement is missing."""
+    """Build a target. Before torch is installed, check that no other requirement is missing. With
+    --check, this is all that was asked for."""
     if not find_environment(session, "lowering").is_complete():
-        run_module(session, "core", "ci", verb, *words[:1], "--check", *words[1:])
+        target, *options = words
+        others = [word for word in options if word != "--check"]
+        run_module(session, "core", "ci", verb, target, "--check", *others)
+        if {"--check", "-h", "--help"} & {*options}:
+            return
+        finished.remove(session.name)  # it has yet to build
     executorch = choose_executorch(session) if words[0] == "aot" else ""
     run_module(session, "lowering", "ci", verb, *words, executorch=executorch)
 

@@ -643,6 +643,61 @@ def test_arguments_are_checked_before_a_large_environment_is_created(
 
 
 @pytest.mark.parametrize(
+    ("words", "checked", "built"),
+    [
+        (("--clean",), ("--check", "--clean"), ("--clean",)),
+        (("--clean", "--check"), ("--check", "--clean"), None),
+        (("--check",), ("--check",), None),
+        (("--help",), ("--check", "--help"), None),
+    ],
+)
+@pytest.mark.parametrize(("name", "target"), [("build_aot", "aot"), ("build_linux", "linux")])
+def test_a_build_is_checked_once_before_torch_is_installed(
+    linux: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    target: str,
+    words: tuple[str, ...],
+    checked: tuple[str, ...],
+    built: tuple[str, ...] | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # without reports of an earlier build
+    session = Recorder(tmp_path, name, *words)
+    make(session, "core")
+    run(session)
+    calls = {"core": checked, **({} if built is None else {"lowering": built})}
+    assert [command.words for command in session.ran if "ci" in command.words] == [
+        (str(tmp_path / ".nox" / group / "bin/python"), "-m", "ci", "build", target, *options)
+        for group, options in calls.items()
+    ]
+    assert (tmp_path / ".nox/lowering").is_dir() == (built is not None)
+
+
+@pytest.mark.parametrize("words", [(), ("--check",)])
+def test_a_build_has_the_arguments_of_its_session_if_torch_is_installed(
+    linux: ModuleType, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    session = Recorder(tmp_path, "build_aot", *words)
+    make(session, "lowering")
+    run(session)
+    (ran,) = session.ran
+    assert ran.words[1:] == ("-m", "ci", "build", "aot", *words)
+
+
+@pytest.mark.parametrize("option", ["--check", "--dry-run"])
+def test_a_session_that_built_nothing_selects_no_version_for_the_next_one(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # without reports
+    for at, name in enumerate(("build_linux", "build_aot")):
+        session = Recorder(tmp_path, name, option)
+        make(session, *(() if at else ("lowering",)))
+        run(session)
+    assert linux.finished == ["build_linux", "build_aot"]
+
+
+@pytest.mark.parametrize(
     ("words", "code", "installs"),
     [
         (("bench", "nope"), 2, False),
