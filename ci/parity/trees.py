@@ -185,30 +185,35 @@ def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) ->
     """Return the tree of a directory. If ``revision`` is given, or ``source`` is a bare git
     directory, return the tree of the revision, by default HEAD.
 
-    Raises UsageError if ``source`` is not a directory, has no git directory for the revision, or is
-    a sparse checkout.
+    Raises UsageError if ``source`` is not a directory, has no git directory for the revision, or
+    lacks files that git leaves out of it.
     """
     git_dir = find_git_dir(source)
     if revision is None and git_dir != source:
-        if git_dir and lacks_files(source):
-            fix = "pass --rev HEAD, or run `git sparse-checkout disable`"
-            raise UsageError(f"{source} is a sparse checkout, which lacks files", fix=fix)
+        if git_dir and (missing := list_left_out(source)):
+            more = f" and {len(missing) - 1} more" if missing[1:] else ""
+            raise UsageError(
+                f"{source} lacks {show_path(missing[0])}{more}",
+                why="git is told to leave this out of the work tree, as in a sparse checkout",
+                fix="pass --rev HEAD, or run `git sparse-checkout disable`",
+            )
         return DirectoryTree(source, layout)
     if git_dir is None:
         raise UsageError(f"{source} is not a git directory", fix="omit --rev")
     return RevisionTree(git_dir, "HEAD" if revision is None else revision, layout)
 
 
-def lacks_files(checkout: Path) -> bool:
-    """Return whether git leaves files of the index out of the checkout. A file that is marked so
-    because its user changed it is there."""
+def list_left_out(checkout: Path) -> list[str]:
+    """Return the files of the index that git does not write to the checkout, and that are missing.
+
+    Git marks files so in a sparse checkout, and users mark files that they change. These exist. A
+    missing file without the mark is one that the user has deleted.
+    """
     listed = b""
     with suppress(ToolError):  # git is not installed, or cannot read the checkout
         listed = ask_git(checkout, "ls-files", "-t", "-z")
-    return any(
-        line.startswith(b"S ") and not os.path.lexists(checkout / os.fsdecode(line[2:]))
-        for line in listed.split(b"\0")
-    )
+    marked = [os.fsdecode(line[2:]) for line in listed.split(b"\0") if line.startswith(b"S ")]
+    return [path for path in marked if not os.path.lexists(checkout / path)]
 
 
 def find_git_dir(source: Path) -> Path | None:

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ from ci.parity.policy import ParityPolicy
 from ci.parity.trees import DirectoryTree, RevisionTree, open_tree
 from provisioning.errors import ToolError, UsageError
 from tests.stand_ins.environments import git
+from tests.stand_ins.repository import make_checkout
 from tests.stand_ins.snapshots import check_snapshot
 from tests.stand_ins.text_tree import TextTree
 from tests.unit.ci.parity.compare.sides import buck, cmake
@@ -459,7 +460,6 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
     [
         ("none", None, "is not a directory"),
         ("empty", "HEAD", "is not a git directory"),
-        ("sparse", None, "is a sparse checkout"),
         ("checkout", "gone", "has no revision 'gone'"),
         ("checkout", "HEAD", "has no commit yet"),
         ("checkout", "", "'' is not a revision"),
@@ -470,17 +470,55 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
 def test_a_tree_that_is_not_there_is_refused(
     tmp_path: Path, place: str, revision: str | None, message: str
 ) -> None:
-    for name in ("empty", "checkout", "sparse"):
+    for name in ("empty", "checkout"):
         (tmp_path / name).mkdir()
-    for name in ("checkout", "sparse"):
-        git(tmp_path / name, "init", "--quiet")
-    git(tmp_path / "sparse", "update-index", "--add", "--cacheinfo", f"100644,{'1' * 40},a")
-    git(tmp_path / "sparse", "update-index", "--skip-worktree", "a")
+    git(tmp_path / "checkout", "init", "--quiet")
     with pytest.raises(UsageError, match=re.escape(message)):
         open_tree(tmp_path / place, revision)
-    if place == "sparse":  # marked, but there: its user changed it
-        (tmp_path / place / "a").touch()
-        assert "a" in open_tree(tmp_path / place, revision).files
+
+
+LEFT_OUT = {
+    "nothing is marked": ((), (), ""),
+    "the user changes marked files": (("BUCK", "lib/a.cpp"), (), ""),
+    "the user deletes a file": ((), ("lib/a.cpp",), ""),
+    "the user deletes another file than a marked one": (("BUCK",), ("lib/a.cpp",), ""),
+    "one is missing": (("BUCK", "lib/a.cpp"), ("lib/a.cpp",), "lacks lib/a.cpp"),
+    "several are missing": (
+        ("BUCK", "lib/a.cpp", "lib/b.cpp"),
+        ("BUCK", "lib/b.cpp"),
+        "lacks BUCK and 1 more",
+    ),
+}
+
+
+@pytest.mark.parametrize(("marked", "removed", "message"), LEFT_OUT.values(), ids=LEFT_OUT)
+def test_a_checkout_is_refused_for_what_git_leaves_out_of_it_and_not_for_a_mark(
+    tmp_path: Path, marked: Sequence[str], removed: Sequence[str], message: str
+) -> None:
+    files = {"BUCK": "", "lib/a.cpp": "", "lib/b.cpp": ""}
+    checkout = make_checkout(tmp_path / "checkout", files)
+    if marked:
+        checkout.git("update-index", "--skip-worktree", *marked)
+    checkout.write(dict.fromkeys(removed))
+    if not message:
+        assert open_tree(checkout.root, None).files == files.keys() - {*removed}
+        return
+    with pytest.raises(UsageError, match=rf"{re.escape(message)}\n") as refused:
+        open_tree(checkout.root, None)
+    assert "pass --rev HEAD" in refused.value.fix
+    assert open_tree(checkout.root, "HEAD").files == files.keys()
+    checkout.git(*re.findall(r"`git (.+)`", refused.value.fix)[0].split())
+    assert open_tree(checkout.root, None).files == files.keys()
+
+
+def test_a_checkout_without_some_folders_is_refused_until_they_exist(tmp_path: Path) -> None:
+    files = {"BUCK": "", "lib/a.cpp": "", "other/b.cpp": ""}
+    checkout = make_checkout(tmp_path / "checkout", files)
+    checkout.git("sparse-checkout", "set", "lib")
+    with pytest.raises(UsageError, match=r"lacks other/b\.cpp\n"):
+        open_tree(checkout.root, None)
+    checkout.write({"other/b.cpp": "int b;\n"})
+    assert open_tree(checkout.root, None).files == files.keys()
 
 
 @pytest.mark.parametrize(
