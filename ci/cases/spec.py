@@ -453,18 +453,16 @@ def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, 
             fix=f"write a function that returns the module and its inputs: net.py:{FACTORY}",
         )
     if not is_file and ":" not in word:
-        names = [name.lower() for name in known_models]
-        is_name = "/" not in word or any(fnmatchcase(name, word.lower()) for name in names)
-        if not is_name:
+        if "/" in word:  # a path: names have none, see resolve_entry
             path = user_path(word)
-            is_folder = path.is_dir()
-            raise UsageError(
-                f"no model {word!r}",
-                why=f"{path} is a directory" if is_folder else f"there is no {path}",
-                fix=f"pass a function in it: {word.rstrip('/')}/net.py:{FACTORY}"
-                if is_folder
-                else IN_COMMAND,
-            )
+            why, fix = f"there is no {path}", IN_COMMAND
+            if os.path.isdir(path):  # noqa: PTH112 - as in expand_files
+                why = f"{path} is a directory"
+                fix = f"pass a function in it: {word.rstrip('/')}/net.py:{FACTORY}"
+            elif os.path.exists(path):  # noqa: PTH110
+                why = f"{path} is neither Python nor a format of models that this command reads"
+                fix = f"write a function that returns the module and its inputs: net.py:{FACTORY}"
+            raise UsageError(f"no model {word!r}", why=why, fix=fix)
         return {name: known_models[name] for name in match_names("model", word, known_models)}
     file, _, function = word.rpartition(":")
     place = str(user_path(word)) if is_file else f"{user_path(file)}:{function}"

@@ -161,6 +161,11 @@ def test_a_folder_or_a_glob_selects_the_files_of_the_lane(
 @pytest.mark.parametrize(
     ("word", "lane", "problem", "fix"),
     [
+        ("nets/a.npz", ONNX, "nets/a.npz is neither Python nor", "net.py:factory"),
+        ("nets/a.npz/b", ONNX, "there is no ", "correct the path"),
+        ("a" * 300 + "/b", ONNX, "there is no ", "correct the path"),
+        ("Nets/Deep", ONNX, "there is no ", "correct the path"),
+        ("*/mlp", EXECUTORCH, "there is no ", "correct the path"),
         ("nets/*.tflite", LITERT, "no file matches", "correct the path"),
         ("nets", LITERT, "the folder nets has no .tflite file", "`qnn-ci test-onnx --model nets`"),
         ("mlp", LITERT, "the folder mlp has no .tflite file", "'mlp/**/*.tflite'"),
@@ -181,7 +186,7 @@ def test_a_folder_or_a_glob_without_files_of_the_lane_is_refused(
     make_folders(tmp_path, monkeypatch)
     with pytest.raises(UsageError) as raised:
         select_cases({}, SOCS, models=[word], lane=lane)
-    assert problem in raised.value.what
+    assert problem in f"{raised.value.what}\n{raised.value.why}"
     assert fix in raised.value.fix
 
 
