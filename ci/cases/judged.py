@@ -240,6 +240,7 @@ class CaseJudge:
                 advice = self.reasons.advise_on_faults(findings[number], causes_of_finding)
                 findings[number] = findings[number].explained(advice)
             findings = [self.reasons.leave_tried(finding) for finding in findings]
+            findings[0] = self.reasons.answer_once(findings[0])
             if causes and question is Question.LOWERED:
                 labels = (causes[0].label, causes[0].fault)
                 findings[0] = findings[0].renamed(*(f"known fault {label}" for label in labels))

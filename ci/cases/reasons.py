@@ -19,6 +19,7 @@ from ci.diagnosis.wording import (
     advise_on_diagnosis,
     describe_cure,
     describe_proof,
+    open_likely,
     prove_cure,
 )
 from ci.facts.finding import (
@@ -197,6 +198,13 @@ class Reasons:
         remedies = [remedy for remedy in finding.remedies if remedy.proof is not Proof.PROVEN]
         return structs.replace(finding, remedies=tuple(remedies))
 
+    def answer_once(self, finding: Finding) -> Finding:
+        """Return a finding for which experiments showed nothing with one answer: a likely cause
+        says what they left open, and an unknown one is named only without it."""
+        if self.diagnosis is None or finding.question is not self.diagnosed:
+            return finding
+        return structs.replace(finding, causes=open_likely(finding.causes, self.diagnosis))
+
     def find_numbers(
         self,
         loss: Loss | None,
@@ -278,7 +286,10 @@ class Reasons:
         line = str(first.origin) if first.origin.line else ""
         finer = find_alternatives(self.facts.spec.scheme.base).finer
         return Suspicion(
-            whole_result=Result(cpu_nodes=max(delegation.fallback_nodes, len(left))),
+            whole_result=Result(
+                reached_db=self.facts.reached_db,
+                cpu_nodes=max(delegation.fallback_nodes, len(left)),
+            ),
             first=(first.name, "", line),
             count=len(self.facts.read_steps()),
             finer=finer.value if finer else "",

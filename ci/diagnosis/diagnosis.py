@@ -73,7 +73,7 @@ class Diagnosis:
     that was not tried. ``is_fused`` is whether the part is right if it returns the results inside
     of it, ``finer`` the scheme with more bits in which it is right, or empty, and ``change`` the
     change of its quantizers with which it is. ``ended`` is why the experiments stopped early, or
-    empty."""
+    empty, and ``untried`` are the remedies that were left then."""
 
     before: Result
     part: tuple[Operator, ...] = ()
@@ -86,6 +86,7 @@ class Diagnosis:
     tried: tuple[Tried, ...] = ()
     reproducer: str = ""
     ended: str = ""
+    untried: tuple[RemedyChoice, ...] = ()
 
     @property
     def is_proven(self) -> bool:
@@ -387,8 +388,9 @@ def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice]) -
     names = tuple(operator.name for operator in part) or WHOLE
     tried: list[Tried] = []
     helpful: list[tuple[Result, RemedyChoice]] = []
-    ended = ""
-    for remedy in remedies:
+    ended, untried = "", tuple(remedies)
+    for number, remedy in enumerate(remedies):
+        untried = tuple(remedies[number:])
         result = cast(Result, (yield RunPart(names, (remedy.name,))))
         if result.failure == TIME_IS_UP:
             ended = TIME_IS_UP
@@ -415,7 +417,15 @@ def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice]) -
     # What explains less than half of the error is not its cause.
     if not after.is_right and excess(after) > (1 - KEPT_SHARE) * excess(before):
         cure, after = (), Result()
-    return Diagnosis(before, part, cure, after, tried=tuple(tried), ended=ended)
+    return Diagnosis(
+        before,
+        part,
+        cure,
+        after,
+        tried=tuple(tried),
+        ended=ended,
+        untried=untried if ended else (),
+    )
 
 
 def list_partners(
@@ -491,12 +501,21 @@ def narrow(
 
 def gains(result: Result, before: Result) -> bool:
     """Return whether a result is better than another one: by its SQNR, because a verdict may be
-    green without any gain. Outputs are better than none, and so are fewer nodes on the CPU."""
+    green without any gain. Outputs are better than none, and so are fewer nodes on the CPU, unless
+    the outputs become wrong."""
     if before.cpu_nodes:
-        return not result.failure and result.cpu_nodes < before.cpu_nodes
+        is_fewer = not result.failure and result.cpu_nodes < before.cpu_nodes
+        return is_fewer and not (result.is_wrong and (not before.is_wrong or loses(result, before)))
     if result.failure or result.reached_db is None:
         return False
     return before.reached_db is None or result.reached_db >= before.reached_db + LEAST_GAIN_DB
+
+
+def loses(result: Result, before: Result) -> bool:
+    """Return whether a result has a lower SQNR than another one."""
+    if result.reached_db is None or before.reached_db is None:
+        return False
+    return result.reached_db <= before.reached_db - LEAST_GAIN_DB
 
 
 def excess(result: Result) -> float:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 WHOLE: tuple[str, ...] = ()  # the operators of a part that is the whole model
-TIME_IS_UP = "the time is up (--diagnose)"
+TIME_IS_UP = "the time for experiments is up"
 
 
 class Operator(Struct, frozen=True):
@@ -53,7 +53,8 @@ class Result(Struct, frozen=True):
     a model that is quantized badly, whether it passes. ``failure`` is why there are no outputs:
     the program was refused (``is_refused``), died, or did not end. ``is_fleeting`` is whether a
     limit, or something outside of the process, ended it, so that another run may answer otherwise.
-    ``cpu_nodes`` is the number of nodes on the CPU, if these are what is wrong."""
+    ``cpu_nodes`` is the number of nodes on the CPU, if these are what is wrong; ``is_wrong`` is
+    whether the outputs are rejected then, too."""
 
     reached_db: float | None = None
     predicted_db: float | None = None
@@ -62,6 +63,7 @@ class Result(Struct, frozen=True):
     is_refused: bool = False
     is_fleeting: bool = False
     cpu_nodes: int = 0
+    is_wrong: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from ci.diagnosis.diagnosis import Diagnosis
-from ci.diagnosis.experiments import RemedyChoice, Result
-from ci.facts.finding import NO_ADVICE, Advice, Certainty, Proof, advise
+from msgspec import structs
+
+from ci.diagnosis.diagnosis import Diagnosis, loses
+from ci.diagnosis.experiments import TIME_IS_UP, RemedyChoice, Result
+from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Proof, advise
 from ci.report.text import count
 
 PRECISION = "docs/guides/precision.md"
 SHOWN = 4  # operators, or remedies that were tried
+MORE_TIME = "a larger --diagnose, or `localise`, tries more"
 
 
 def describe_proof(diagnosis: Diagnosis) -> str:
@@ -36,9 +39,13 @@ def describe_proof(diagnosis: Diagnosis) -> str:
 
 
 def show_pair(before: Result, after: Result) -> str:
-    """Return the results without and with a change, such as ``5.0 dB, and 68.4 dB``."""
-    changed = "none" if before.cpu_nodes and not after.cpu_nodes else show_result(after)
-    return f"{show_result(before)}, and {changed}"
+    """Return the results without and with a change, such as ``5.0 dB, and 68.4 dB``. Of nodes on
+    the CPU, with the accuracy that the change costs, if it costs any."""
+    is_none = before.cpu_nodes and not (after.cpu_nodes or after.is_wrong)
+    pair = f"{show_result(before)}, and {'none' if is_none else show_result(after)}"
+    if before.cpu_nodes and loses(after, before):
+        pair += f" ({after.reached_db:.1f} dB instead of {before.reached_db:.1f})"
+    return pair
 
 
 def prove_cure(diagnosis: Diagnosis) -> tuple[Proof, tuple[str, ...]]:
@@ -67,7 +74,10 @@ def name_subject(diagnosis: Diagnosis) -> str:
 def show_result(result: Result) -> str:
     """Return the SQNR of a result, how many nodes are on the CPU, or that there are no outputs."""
     if result.cpu_nodes:
-        return f"{count(result.cpu_nodes, 'node')} on the CPU"
+        nodes = f"{count(result.cpu_nodes, 'node')} on the CPU"
+        return f"{nodes} and wrong outputs" if result.is_wrong else nodes
+    if result.is_wrong:
+        return "none, but wrong outputs"
     return "no outputs" if result.reached_db is None else f"{result.reached_db:.1f} dB"
 
 
@@ -129,16 +139,42 @@ def list_facts(diagnosis: Diagnosis) -> list[str]:
         f" ({trial.result.failure or show_result(trial.result)})"
         for trial in diagnosis.tried
     ]
-    shown = ", ".join(tried[:SHOWN]) + (f" and {len(tried) - SHOWN} more" * (len(tried) > SHOWN))
     facts = [f"{name_subject(diagnosis)} has {show_result(diagnosis.before)}"]
     if diagnosis.on_whole and diagnosis.is_only_of_part:
         names = " and ".join(remedy.name for remedy in diagnosis.cure)
         facts[0] += f", and {show_result(diagnosis.after)} with {names}"
         facts.append(f"the whole model has {show_pair(*diagnosis.on_whole)} with it")
     if tried:
-        facts.append(f"tried: {shown}")
+        facts.append(f"tried: {shorten_list(tried)}")
     elif not diagnosis.ended:
         facts.append("no known rewrite applies to it")
-    facts += [diagnosis.ended] if diagnosis.ended else []
+    if diagnosis.untried:
+        names = [remedy.name for remedy in diagnosis.untried]
+        facts.append(f"not tried: {shorten_list(names)}")
+    if diagnosis.ended == TIME_IS_UP:
+        facts.append(f"{TIME_IS_UP}: {MORE_TIME}")
+    elif diagnosis.ended:
+        facts.append(diagnosis.ended)
     facts += [f"reproducer: {diagnosis.reproducer}"] if diagnosis.reproducer else []
     return facts
+
+
+def shorten_list(names: Sequence[str]) -> str:
+    """Return the first SHOWN names, and how many follow."""
+    further = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {further} more" if further > 0 else "")
+
+
+def open_likely(causes: Sequence[Cause], diagnosis: Diagnosis) -> tuple[Cause, ...]:
+    """Return the causes of a finding for which experiments showed nothing. If one of them is
+    likely, it is the only answer: it says what the experiments left open, instead of a second cause
+    that is unknown."""
+    likely = next((cause for cause in causes if cause.certainty is Certainty.LIKELY), None)
+    if likely is None or diagnosis.is_proven:
+        return tuple(causes)
+    text = f"{likely.text}; {'; '.join(list_facts(diagnosis))}"
+    return tuple(
+        structs.replace(cause, text=text) if cause is likely else cause
+        for cause in causes
+        if cause.certainty is not Certainty.UNKNOWN
+    )

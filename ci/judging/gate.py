@@ -252,6 +252,7 @@ def _judge_magnitudes(
         above = Figure(name="above_noise", value=worst.above_db, unit="dB", allowed=allowed_db)
         predicted_db = prediction.sqnr_db
         compared = f"SQNR {reached:.1f} dB against the {against} model"
+        compared += " in the worst sample" * (len(eager) > 1)
         near = Figure(name=f"sqnr_{against}", value=reached, unit="dB", predicted=predicted_db)
         alone = all(excess.kind == ELEMENT for excess in excesses if excess.fails)
         findings.append(
@@ -287,7 +288,7 @@ def _judge_magnitudes(
         findings += require(kind, f"cosine_{model}", figures.cosine, least_cosine, text=text)
     least_db = limits.min_sqnr_db_all
     text = f"{subject_name} has {pooled:.1f} dB of SQNR, {{:g}} dB required"
-    detail = "against the float32 model, over all samples"
+    detail = f"against the float32 model{_compare_samples(len(eager), scheme or against_float)}"
     findings += require(badly, "sqnr_all", pooled, least_db, text=text, detail=detail)
     findings += _judge_parts(subject, lost_part, (eager, judged), info, least_db)
     largest, detail = against_float.max_abs, "from the float32 model"
@@ -302,6 +303,14 @@ def _judge_magnitudes(
         fit_line(best.values, output) if best.values.any() else None,
         tuple(excesses),
     )
+
+
+def _compare_samples(count: int, figures: Figures) -> str:
+    """Return that an SQNR is that of all of ``count`` samples, and what the worst of them has,
+    which reports show in the row of the case."""
+    if count == 1:
+        return ""
+    return f", over all samples; the worst of them has {figures.sqnr_db:.1f} dB"
 
 
 def _kinds_of_accuracy(*, is_float: bool) -> tuple[FindingId, FindingId, str]:

@@ -56,6 +56,7 @@ from provisioning.errors import QnnCiError
 from provisioning.files import write_whole
 
 NET = "net"
+OF_ACCURACY = frozenset({Question.FAITHFUL, Question.QUANTIZED, Question.TASK})
 CASES = 4  # of which a run may have the seconds
 MOST_SLOW = 4.0  # times that experiments may take longer on a busy machine
 LEAST_S = 1.0  # that an experiment needs
@@ -104,7 +105,8 @@ class Experiments:
 
     ``search`` finds the smallest wrong part, and takes the operators of the float model and those
     that it begins with; None if only few programs may be compiled for a part. ``note`` gets each
-    experiment in words."""
+    experiment in words. ``changeable`` is whether a rewrite applies to the model of a case, as far
+    as that was asked."""
 
     lane: RewriteLane
     case_s: float
@@ -116,6 +118,7 @@ class Experiments:
     spent_s: float = 0.0
     guard: threading.Lock = field(default_factory=threading.Lock)
     models: dict[tuple[str, Source], KnownModel] = field(default_factory=dict)
+    changeable: dict[CaseSpec, bool] = field(default_factory=dict)
 
     def refuse(self, spec: CaseSpec) -> str:
         """Return why no experiment can be made with a case; empty if experiments can be."""
@@ -220,6 +223,8 @@ class Laboratory:
                 answer = self.answer(experiment)
                 if self.answers and is_lasting(answer):
                     self.answers.write(experiment, answer)
+            if experiment == ListRemedies(WHOLE) and answer is not None:
+                self.shared.changeable[self.spec] = bool(answer)
 
     def answer(self, experiment: Experiment) -> Answer:
         """Do an experiment, and return its answer. One that fails is answered with the reason."""
@@ -354,7 +359,8 @@ class Laboratory:
                 return Result(failure=error.what)
         if experiment.scheme:
             spec = replace(spec, scheme=Scheme(experiment.scheme))
-        return self.judge(spec, is_changed=bool(experiment.remedies))
+        is_whole = experiment.part == WHOLE
+        return self.judge(spec, is_changed=bool(experiment.remedies), is_whole=is_whole)
 
     def open_part(self, part: tuple[str, ...], *, returns_all: bool = False) -> CaseSpec | None:
         """Return the case with a part as its model, or None if it cannot be cut out."""
@@ -396,7 +402,7 @@ class Laboratory:
             source=structs.replace(spec.source, reference=reference),
         )
 
-    def judge(self, spec: CaseSpec, *, is_changed: bool) -> Result:
+    def judge(self, spec: CaseSpec, *, is_changed: bool, is_whole: bool = False) -> Result:
         """Compile, run and judge a case without locating anything in it. A part that is not
         changed, and that is refused for another reason than the model, is no smaller case of it."""
         self.count += 1
@@ -415,7 +421,7 @@ class Laboratory:
         )
         inner = replace(setup, options=options, work=self.work / f"case-{self.count}")
         case = CaseRun(spec, inner).run().case
-        result = read_result(case, self.finding.question)
+        result = read_result(case, self.finding.question, is_whole=is_whole)
         if result.is_refused and not is_refused_alike(self.finding, case, is_changed=is_changed):
             result = structs.replace(result, is_refused=False)
         if result.failure and self.left_s < LEAST_S:
@@ -530,15 +536,15 @@ def make_choice(row: Rewrite, attempt: Attempt, finding: Finding) -> RemedyChoic
 NOTHING = "finds nothing to change"  # in the error of require_changes, which standalone files have
 
 
-def read_result(case: Case, question: Question) -> Result:
-    """Return the result of a case. A program is right if the gate takes it for faithful; a model
-    that was refused, or whose program did not run, if it has outputs; and a model in float16 that
-    is not accurate enough, only if it passes."""
+def read_result(case: Case, question: Question, *, is_whole: bool = False) -> Result:
+    """Return the result of a case: of a part, or of the whole model if ``is_whole``. A program is
+    right if the gate takes it for faithful; a model that was refused, or whose program did not run,
+    if it has outputs; and a model in float16 that is not accurate enough, only if it passes."""
     judged = case.judgement
     reached = judged.sqnr_db if judged.sqnr_db_quantized is None else judged.sqnr_db_quantized
     is_passed = judged.status is Status.PASSED
     if question is Question.BUDGET:
-        return read_cpu_nodes(case)
+        return read_cpu_nodes(case, is_whole=is_whole)
     answered = {finding.question for finding in judged.findings}
     if reached is None:
         # One that dies while it runs is no smaller case of a model that is refused.
@@ -582,15 +588,23 @@ def is_same_refusal(finding: Finding, case: Case) -> bool:
     return reason in {name_refusal(line) for line in lines}
 
 
-def read_cpu_nodes(case: Case) -> Result:
-    """Return the result of a case that is judged by its nodes on the CPU."""
+def read_cpu_nodes(case: Case, *, is_whole: bool) -> Result:
+    """Return the result of a case that is judged by its nodes on the CPU. The outputs of a part are
+    wrong if its program is not faithful: how accurate they must be is known only of the whole
+    model."""
     findings = case.judgement.findings
     nodes = max(case.program.fallback_nodes or 0, len(case.program.fallback_ops))
     if any(finding.id == NO_NODE.id for finding in findings):
         return Result(cpu_nodes=max(nodes, 1))
     if any(finding.question in STOPPING for finding in findings):
         return Result(failure=case.headline)
-    return Result(reached_db=case.judgement.sqnr_db, is_right=not nodes, cpu_nodes=nodes)
+    accuracy = OF_ACCURACY if is_whole else {Question.FAITHFUL}
+    return Result(
+        reached_db=case.judgement.sqnr_db,
+        is_right=not nodes,
+        cpu_nodes=nodes,
+        is_wrong=any(finding.question in accuracy for finding in findings),
+    )
 
 
 def rewrite_file(spec: CaseSpec, names: tuple[str, ...], target: Path) -> bool:

@@ -23,8 +23,11 @@ from ci.cases.spec import CaseSpec
 from ci.facts.kinds import ON_CPU
 from ci.mend.precision import FaultTrials, MixTrials
 from ci.mend.search import (
+    OF_FAULTS,
+    OF_PRECISION,
     OF_SCHEME,
     Answer,
+    Asks,
     Judge,
     Mix,
     Mixtures,
@@ -149,28 +152,23 @@ class Mending:
         keeps_quantization = is_quantized_litert(spec)
         rows = read_rewrites(choose_lane(spec.reference))
         entry = policy.models.get(spec.model)
-        chosen_options = {name for name, _ in spec.source.choices.chosen()}
-        is_plain = chosen_options.isdisjoint(QUANTIZING) and not (entry and entry.mixtures)
-        quantization = scheme.recipe
-        # Other observers may help if the range decides, only with 8 bits.
-        is_coarse = quantization.activation_bits == 8 and not quantization.training_steps
-        has_parts = not quantization.block  # ExecuTorch mixes no blocks
-        alternatives = choose_alternatives(spec)
         on_cpu = is_on_cpu(mended.before)
+        has_mixtures = bool(entry and entry.mixtures)
+        precisions = list_precisions(spec, self.lane, on_cpu=on_cpu, has_mixtures=has_mixtures)
         hopeless = list_hopeless(spec, cases) if on_cpu else set[str]()
-        judged_schemes = {*policy.schemes} & {*self.lane.schemes}
-        whole_schemes = alternatives.whole if is_plain else ()
-        schemes = [name.value for name in whole_schemes if name in judged_schemes]
-        can_mix = is_plain and bool(alternatives.finer) and has_parts
         return Search(
             mended.before,
             [row for row in rows if row.helps_in(Scheme.FP16 if keeps_quantization else scheme)],
             self.approximate,
             rewrites_last=keeps_quantization,
-            faults=is_plain and bool(alternatives.around) and not on_cpu,
-            mixes=can_mix and not quantization.training_steps,
-            observers=OBSERVERS[self.lane is ONNX] if is_plain and is_coarse else (),
-            schemes=[scheme for scheme in schemes if scheme not in hopeless],
+            faults=precisions.faults,
+            mixes=precisions.mixes,
+            observers=precisions.observers,
+            schemes=[
+                name
+                for name in precisions.schemes
+                if name in policy.schemes and name not in hopeless
+            ],
             floor_db=self.find_floor(spec),
         )
 
@@ -434,6 +432,47 @@ class Mending:
             math.inf if peer.case.judgement.sqnr_db is None else peer.case.judgement.sqnr_db
         )
         return peer.is_green and reached_db >= self.find_floor(mended.spec)
+
+
+@dataclass(frozen=True)
+class Precisions:
+    """What a search tries besides rewrites. The fields are those of Search."""
+
+    faults: bool
+    mixes: bool
+    observers: Sequence[Observer]
+    schemes: Sequence[str]
+
+    def are_about(self, question: Asks) -> bool:
+        """Return whether anything of it is tried for a case that is red for a question."""
+        return (
+            (self.faults and question in OF_FAULTS)
+            or ((self.mixes or bool(self.observers)) and question in OF_PRECISION)
+            or (bool(self.schemes) and question in OF_SCHEME)
+        )
+
+
+def list_precisions(
+    spec: CaseSpec, lane: SchemeSet, *, on_cpu: bool, has_mixtures: bool = False
+) -> Precisions:
+    """Return what is tried besides rewrites for a case of a lane. One whose entry has quantizing
+    options or mixtures of its own keeps its schemes. A node on the CPU gets no other precision."""
+    chosen_options = {name for name, _ in spec.source.choices.chosen()}
+    is_plain = chosen_options.isdisjoint(QUANTIZING) and not has_mixtures
+    quantization = spec.scheme.base.recipe
+    # Other observers may help if the range decides, only with 8 bits.
+    is_coarse = quantization.activation_bits == 8 and not quantization.training_steps
+    has_parts = not quantization.block  # ExecuTorch mixes no blocks
+    alternatives = choose_alternatives(spec)
+    can_mix = is_plain and bool(alternatives.finer) and has_parts
+    return Precisions(
+        faults=is_plain and bool(alternatives.around) and not on_cpu,
+        mixes=can_mix and not quantization.training_steps,
+        observers=OBSERVERS[lane is ONNX] if is_plain and is_coarse else (),
+        schemes=[
+            scheme.value for scheme in alternatives.whole if is_plain and scheme in lane.schemes
+        ],
+    )
 
 
 def continue_search(

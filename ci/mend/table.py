@@ -4,16 +4,14 @@ in ci.mend.graph_rewrites, ci.mend.torch_rewrites or ci.mend.onnx_rewrites."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from ci.facts.finding import Finding, Question, advise
-from ci.facts.kinds import NO_OUTPUTS
-from ci.models.schemes import Scheme, SchemeSet
-from ci.report.schema import Case, CaseName, Report, Status
+from ci.facts.finding import Finding
+from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
 
@@ -80,68 +78,3 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
         if names.count(row.name) > 1:
             raise ManifestError(f"there are two rewrites with the name {row.name!r}")
     return tuple(row for row in rows if lane in row.lanes)
-
-
-# Causes for which the model was not read, so that mend cannot rewrite it, either: an operator that
-# no opset has that this project reads.
-NOT_READ = frozenset({"QNN1736"})
-
-# What is red because of its quantization: operators in float may cure it.
-OF_OPERATORS = frozenset({Question.QUANTIZED, Question.TASK})
-
-
-def suggest_mending(
-    report: Report,
-    lane: SchemeSet,
-    command: str,
-    *,
-    on_device: bool = False,
-    mendable: Collection[CaseName] | None = None,
-    files: Collection[CaseName] = (),
-    rows_of_kind: RewriteLane = "onnx",
-    in_float: Collection[CaseName] = (),
-) -> Report:
-    """Return a report in which a failed case ends with the command that mends it, if a rewrite is
-    known to cure its first finding. A model that fails by itself has none, and neither has a
-    program without outputs ``on_device``, because rewrites are tried on the emulator. ``command``
-    is the start of this command, and ``lane`` has the schemes of the runtime that compiled the
-    cases. ``mendable`` are the cases that it can judge, None for all, and ``files`` those whose
-    models are files, of the kind ``rows_of_kind``. Of the cases ``in_float``, it can compute
-    operators in float, but not rewrite any."""
-    rows_of_functions, rows_of_files = read_rewrites("torch"), read_rewrites(rows_of_kind)
-
-    def suggest(case: Case) -> Case:
-        first, *later = case.judgement.findings or (None,)
-        if (
-            case.judgement.status is not Status.FAILED
-            or not first
-            or first.question is Question.USABLE
-        ):
-            return case
-        if any(cause.name in NOT_READ for cause in first.causes):
-            return case
-        mixes = case.name in in_float
-        if mendable is not None and case.name not in mendable and not mixes:
-            return case
-        if on_device and first.id == NO_OUTPUTS.id:
-            return case
-        is_file = case.name in files
-        rows = rows_of_files if is_file else rows_of_functions
-        is_known = any(row.helps_in(case.scheme) and row.cures_any([first]) for row in rows)
-        if mixes:
-            has_known_cause = any(cause.name for cause in first.causes)
-            is_known = first.question in OF_OPERATORS or has_known_cause
-        if not is_known:
-            return case
-        mend_command = case.choose(" ".join([command, *lane.repeat_runtime(is_file=is_file)]))
-        fix = f"`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
-        if mixes:
-            fix = f"`qnn-ci {mend_command}` finds operators to compute in float"
-        return structs.replace(
-            case,
-            judgement=structs.replace(
-                case.judgement, findings=(first.explained(advise(fix=fix)), *later)
-            ),
-        )
-
-    return structs.replace(report, cases=tuple(map(suggest, report.cases)))

@@ -38,8 +38,8 @@ from ci.gate.plan import parse_shard, split_cases
 from ci.gate.results import read_plan
 from ci.graphs.candidates import Candidate
 from ci.mend.experiments import make_experiments
+from ci.mend.offers import list_unchangeable, suggest_mending
 from ci.mend.remedies import make_torch_trial
-from ci.mend.table import suggest_mending
 from ci.models.schemes import EXECUTORCH, Scheme, SchemeSet
 from ci.models.suite import expect_s
 from ci.report.merge import digest_names
@@ -165,7 +165,12 @@ def end(comparison: str, loads: bool, outcome: Outcome, *, strict: bool) -> Outc
 def suggest(report: Report, plan: Plan, command: str) -> Report:
     """Return the report with the commands that mend its cases."""
     return suggest_mending(
-        report, EXECUTORCH, command, on_device=plan.on_device, mendable=plan.mendable
+        report,
+        EXECUTORCH,
+        command,
+        on_device=plan.on_device,
+        mendable=plan.mendable,
+        unchangeable=list_unchangeable(plan.options),
     )
 
 

@@ -23,7 +23,7 @@ from ci.graphs.candidates import Candidate
 from ci.litert.engine import LitertEngine, make_runner
 from ci.litert.reading import LitertFit, fit_litert
 from ci.mend.experiments import make_experiments
-from ci.mend.table import suggest_mending
+from ci.mend.offers import list_unchangeable, suggest_mending
 from ci.models.schemes import LITERT, AnyScheme, Scheme, SchemeSet
 from ci.models.suite import DEFAULT_SOC
 from ci.models.user_models import ModelEntry, list_scheme_tables
@@ -119,6 +119,7 @@ def suggest(report: Report, plan: Plan, command: str) -> Report:
         files={spec.name for spec in plan.specs if spec.is_file},
         rows_of_kind="litert",
         in_float={spec.name for spec in plan.specs if spec.source.float_model},
+        unchangeable=list_unchangeable(plan.options),
     )
 
 

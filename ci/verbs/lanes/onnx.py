@@ -19,8 +19,8 @@ from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
 from ci.graphs.candidates import Candidate
 from ci.mend.experiments import make_experiments
+from ci.mend.offers import list_unchangeable, suggest_mending
 from ci.mend.remedies import make_onnx_trial
-from ci.mend.table import suggest_mending
 from ci.models.schemes import ONNX, SchemeSet
 from ci.onnx.engine import OnnxEngine, make_runner
 from ci.onnx.fitting import fit_files, fit_schemes, fit_shapes, require_files
@@ -123,7 +123,8 @@ def prepare(
 def suggest(report: Report, plan: Plan, command: str) -> Report:
     """Return the report with the commands that mend its cases."""
     files = {spec.name for spec in plan.specs if spec.is_file}
-    return suggest_mending(report, ONNX, command, files=files)
+    unchangeable = list_unchangeable(plan.options)
+    return suggest_mending(report, ONNX, command, files=files, unchangeable=unchangeable)
 
 
 def open_tools(engine: OnnxEngine, profile: str, environment: Environment, pool: Pool) -> Tools:

@@ -24,8 +24,8 @@ from ci.diagnosis.experiments import (
     RunPart,
     Smallest,
 )
-from ci.diagnosis.wording import advise_on_diagnosis, describe_proof
-from ci.facts.finding import NO_ADVICE, Certainty, Proof
+from ci.diagnosis.wording import MORE_TIME, advise_on_diagnosis, describe_proof, open_likely
+from ci.facts.finding import NO_ADVICE, Cause, Certainty, Proof
 from ci.facts.known_fault import KnownFault
 
 WRONG = Result(reached_db=18.6, predicted_db=70.0)
@@ -40,6 +40,7 @@ NO_NODE = "refused: QNN accepts no node"
 REFUSED = Result(failure=NO_NODE)
 DIES = Result(failure="the process died: SIGSEGV")
 LATE = Result(failure=TIME_IS_UP)
+TOO_LATE = f"{TIME_IS_UP}: {MORE_TIME}"
 # A chain of 20 operators, each of a line of its own
 CHAIN = [
     Operator(f"op{number}", "add", (f"op{number - 1}",) if number else (), line=f"net.py:{number}")
@@ -296,7 +297,7 @@ def test_an_unknown_cause_says_that_the_time_was_up_before_the_last_experiments(
     assert laboratory.experiments == experiments
     assert cause.text == (
         "no experiment shows the cause: the part (add [net.py:8], add [net.py:9]) has 18.6 dB;"
-        " tried: a (18.6 dB); the time is up (--diagnose); reproducer: qnn/part.py"
+        f" tried: a (18.6 dB); {TOO_LATE}; reproducer: qnn/part.py"
     )
 
 
@@ -312,6 +313,39 @@ def test_an_unknown_cause_says_what_was_tried_and_where_the_part_is() -> None:
     )
 
 
+GUESS = Cause(text="known fault f (not tried)", certainty=Certainty.LIKELY, name="f")
+UNDECIDED = Cause(text="no experiment shows the cause", certainty=Certainty.UNKNOWN)
+MEASURED = Cause(text="measured", certainty=Certainty.MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("answers", "causes", "texts"),
+    [
+        # A likely cause and an unknown one are two answers to one question.
+        (
+            {"b": LATE},
+            (MEASURED, GUESS, UNDECIDED),
+            [
+                "measured",
+                f"{GUESS.text}; the model has 18.6 dB; not tried: b, a; {TOO_LATE}; {KEPT}",
+            ],
+        ),
+        (
+            {},
+            (GUESS, UNDECIDED),
+            [f"{GUESS.text}; the model has 18.6 dB; tried: b (18.6 dB), a (18.6 dB); {KEPT}"],
+        ),
+        ({"b": LATE}, (UNDECIDED,), [UNDECIDED.text]),
+        ({"b": RIGHT}, (GUESS,), [GUESS.text]),
+    ],
+)
+def test_a_likely_cause_says_what_experiments_left_open_and_none_is_unknown_then(
+    answers: Mapping[str, Result], causes: tuple[Cause, ...], texts: list[str]
+) -> None:
+    diagnosis = Laboratory([A, B], answers).run(SMALL)
+    assert [cause.text for cause in open_likely(causes, diagnosis)] == texts
+
+
 def test_a_proven_cause_has_both_figures_and_its_remedy() -> None:
     advice = advise_on_diagnosis(Laboratory([A], {"a": RIGHT}).run(SMALL))
     ((cause,), (remedy,)) = advice.causes, advice.remedies
@@ -322,7 +356,7 @@ def test_a_proven_cause_has_both_figures_and_its_remedy() -> None:
 
 @pytest.mark.parametrize(
     ("remedies", "reason"),
-    [(None, TIME_IS_UP), ([], NONE_APPLIES)],
+    [(None, TOO_LATE), ([], NONE_APPLIES)],
 )
 def test_the_cause_of_a_model_without_remedies_is_unknown(
     remedies: list[RemedyChoice] | None, reason: str
@@ -349,13 +383,16 @@ BELOW_LIMIT = Suspicion(Result(reached_db=12.0), count=4, divides=False)  # of t
     ("suspicion", "remedies", "whole_results", "parts", "text"),
     [
         # A limit of time or memory: of the whole model, and of its parts.
-        (ENDLESS, None, {}, {}, f"the model has no outputs; {TIME_IS_UP}; {KEPT}"),
+        (ENDLESS, None, {}, {}, f"the model has no outputs; {TOO_LATE}; {KEPT}"),
         (
             ENDLESS,
             [A, B],
             {"b": HANGS, "a": LATE},
             {},
-            f"the model has no outputs; tried: b ({HANGS.failure}); {TIME_IS_UP}; {KEPT}",
+            (
+                f"the model has no outputs; tried: b ({HANGS.failure}); not tried: a; {TOO_LATE};"
+                f" {KEPT}"
+            ),
         ),
         (
             ENDLESS,
@@ -372,7 +409,7 @@ BELOW_LIMIT = Suspicion(Result(reached_db=12.0), count=4, divides=False)  # of t
             [B],
             {"b": LATE},
             {},
-            f"the model has no outputs; {TIME_IS_UP}",
+            f"the model has no outputs; not tried: b; {TOO_LATE}",
         ),
         # Accuracy below a limit of the policy.
         (BELOW_LIMIT, [], {}, {}, f"the model has 12.0 dB; {NONE_APPLIES}; {KEPT}"),
@@ -381,7 +418,7 @@ BELOW_LIMIT = Suspicion(Result(reached_db=12.0), count=4, divides=False)  # of t
             [A, B],
             {"a": Result(reached_db=12.1), "b": LATE},
             {},
-            f"the model has 12.0 dB; tried: a (12.1 dB); {TIME_IS_UP}; {KEPT}",
+            f"the model has 12.0 dB; tried: a (12.1 dB); not tried: b; {TOO_LATE}; {KEPT}",
         ),
         (
             replace(BELOW_LIMIT, count=20),
@@ -651,6 +688,8 @@ def test_a_change_of_the_quantizers_that_makes_a_part_right_is_a_proven_cause() 
 ON_CPU = Result(cpu_nodes=2)
 FEWER = Result(cpu_nodes=1)
 TAKEN = Result(reached_db=65.3, is_right=True)
+SPOILT = Result(reached_db=3.1, is_right=True, is_wrong=True)
+FEWER_SPOILT = Result(reached_db=3.1, cpu_nodes=1, is_wrong=True)
 CPU = Suspicion(ON_CPU, first=("", "", "net.py:9"), faults=("fault-b",), count=20)
 TWO = "the part (add [net.py:8], add [net.py:9]) has 2 nodes on the CPU"
 THREE = "the part (add [net.py:8], add [net.py:9], add [net.py:10]) has 2 nodes on the CPU"
@@ -705,14 +744,55 @@ AS_WRITTEN = "QNN does not take these operators as they are written"
                 " died: SIGSEGV), c (65.3 dB)"
             ),
         ),
+        # With it, the outputs are wrong: of the part, or of the model.
+        (
+            {"2": ON_CPU, "2 b": SPOILT, "2 a": TAKEN},
+            ["2", "2 b", "2 a", "a"],
+            f"{AS_WRITTEN} (proven: {TWO}, and none with a; {TAKEN_WHOLE})",
+        ),
+        (
+            {"2": ON_CPU, "2 b": SPOILT, "2 a": FEWER_SPOILT, "2 16a8w": SPOILT},
+            ["2", "2 b", "2 a", "2 16a8w"],
+            (
+                f"{NO_CHANGE}: {TWO}; tried: b (none, but wrong outputs), a (1 node on the CPU and"
+                f" wrong outputs); {KEPT}"
+            ),
+        ),
+        (
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": DIES, "2 d": TAKEN},
+            ["2", "2 b", "2 a", "2 d", "d"],
+            (
+                f"{NO_CHANGE}: {TWO}, and 65.3 dB with d; the whole model has 2 nodes on the CPU,"
+                " and none, but wrong outputs with it; tried: b (2 nodes on the CPU), a (the"
+                " process died: SIGSEGV), d (65.3 dB)"
+            ),
+        ),
+        # Outputs that were wrong before may stay so. What a change costs is shown.
+        (
+            {"2": structs.replace(SPOILT, cpu_nodes=2, is_right=False), "2 b": SPOILT},
+            ["2", "2 b", "b"],
+            (
+                f"reason of b (proven: {TWO} and wrong outputs, and none, but wrong outputs with"
+                f" b; {TAKEN_WHOLE})"
+            ),
+        ),
+        (
+            {"2": structs.replace(ON_CPU, reached_db=80.0), "2 b": TAKEN},
+            ["2", "2 b", "b"],
+            (
+                f"reason of b (proven: {TWO}, and none (65.3 dB instead of 80.0) with b;"
+                f" {TAKEN_WHOLE})"
+            ),
+        ),
     ],
 )
 def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
     parts: Mapping[str, Result], experiments: list[str], text: str
 ) -> None:
     known = structs.replace(B, is_for_finding=True)
-    remedies = [A, known, C] if "2 c" in parts else [A, known]
-    laboratory = Laboratory(remedies, {"b": TAKEN, "a": TAKEN, "c": ON_CPU}, parts)
+    remedies = [A, known, *(other for other in (C, D) if f"2 {other.name}" in parts)]
+    whole_results = {"b": TAKEN, "a": TAKEN, "c": ON_CPU, "d": SPOILT}
+    laboratory = Laboratory(remedies, whole_results, parts)
     (cause,) = advise_on_diagnosis(laboratory.run(replace(CPU, finer="16a8w"))).causes
     assert laboratory.experiments == experiments
     assert cause.text == text
@@ -790,7 +870,7 @@ def test_of_a_model_that_is_refused_the_smallest_refused_part_is_found(
         (
             LATE,
             [""],
-            f"no experiment shows the cause: the model has no outputs; {TIME_IS_UP}",
+            f"no experiment shows the cause: the model has no outputs; {TOO_LATE}",
         ),
     ],
 )

@@ -15,7 +15,15 @@ from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Suspicion
 from ci.diagnosis.experiments import Experiment, KeepPart, Result
 from ci.facts.finding import Finding, Question
-from ci.facts.kinds import DIED, NO_NODE, NO_OUTPUTS, NOISE, NOT_LOWERED, ON_CPU
+from ci.facts.kinds import (
+    DIED,
+    NO_NODE,
+    NO_OUTPUTS,
+    NOISE,
+    NOT_LOWERED,
+    ON_CPU,
+    QUANTIZED_BADLY,
+)
 from ci.mend.experiments import (
     MOST_SLOW,
     Experiments,
@@ -66,8 +74,9 @@ def make_case(*findings: Finding, nodes: int = 0, **figures: Any) -> Case:
             make_case(ON_CPU.find("1 node falls back"), nodes=1, sqnr_db=60.0),
             Result(60.0, cpu_nodes=1),
         ),
-        # What else is wrong with the part does not matter.
-        (make_case(NOISE.find("wrong"), sqnr_db=9.0), Result(9.0, is_right=True)),
+        # Outputs may be wrong then, of which a part has no limits.
+        (make_case(NOISE.find("wrong"), sqnr_db=9.0), Result(9.0, is_right=True, is_wrong=True)),
+        (make_case(QUANTIZED_BADLY.find("9 dB"), sqnr_db=9.0), Result(9.0, is_right=True)),
         (make_case(sqnr_db=60.0), Result(60.0, is_right=True)),
         # Without QNN there is no program: every node is on the CPU.
         (make_case(NO_NODE.find("QNN accepted no node"), nodes=3), Result(cpu_nodes=3)),
@@ -78,6 +87,10 @@ def make_case(*findings: Finding, nodes: int = 0, **figures: Any) -> Case:
 )
 def test_a_part_is_judged_by_its_nodes_on_the_cpu(case: Case, result: Result) -> None:
     assert read_result(case, Question.BUDGET) == result
+    is_wrong = any(
+        finding.id in {NOISE.id, QUANTIZED_BADLY.id} for finding in case.judgement.findings
+    )
+    assert read_result(case, Question.BUDGET, is_whole=True).is_wrong is is_wrong
 
 
 NOT_RUN, NOT_MADE = NO_OUTPUTS.find("error 0x1"), NOT_LOWERED.find("error 3110")

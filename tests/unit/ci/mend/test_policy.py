@@ -21,6 +21,7 @@ from ci.facts.kinds import (
 )
 from ci.judging.causes import NOT_TRIED
 from ci.mend.mending import Mended
+from ci.mend.offers import suggest_mending
 from ci.mend.policy import (
     Written,
     check_editable,
@@ -32,7 +33,6 @@ from ci.mend.policy import (
 from ci.mend.report import choose_exit, describe_case, make_document
 from ci.mend.search import Recipe, Search, Step
 from ci.mend.source import Factory, make_source, read_source
-from ci.mend.table import suggest_mending
 from ci.mend.trials import AppliedChange
 from ci.models.lowering_options import Part
 from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme
@@ -385,5 +385,17 @@ def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() 
     silent = make_report([change_case(red, findings=(NO_OUTPUTS.find("exited with 127"),))])
     assert suggest_mending(silent, EXECUTORCH, "mend").cases != silent.cases
     assert suggest_mending(silent, EXECUTORCH, "mend", on_device=True).cases == silent.cases
+    lone = CaseSpec("net", Scheme.FP16, "SM8650")
+    for spec, lane, offer in (
+        (replace(lone, scheme=Scheme.A16W8), EXECUTORCH, "searches other precisions; no rewrite"),
+        (lone, EXECUTORCH, "searches other precisions; no rewrite applies"),
+        (lone, LITERT, ""),  # a float file has no other precision there
+    ):
+        wrong = change_case(judged("net", spec.scheme, Status.FAILED), findings=(named,))
+        (case,) = suggest_mending(
+            make_report([wrong]), lane, "mend", unchangeable={wrong.name: spec}
+        ).cases
+        remedies = case.judgement.findings[0].remedies
+        assert [offer in remedy.text for remedy in remedies] == [True] * bool(offer)
     users_error = change_case(red, findings=(INVALID.find("net.py raised: no index"),))
     assert suggest_mending(make_report([users_error]), EXECUTORCH, "mend").cases == (users_error,)
