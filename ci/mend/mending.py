@@ -427,11 +427,13 @@ class Mending:
 
     def is_good(self, peer: Mended, mended: Mended) -> bool:
         """Return whether a case, ``peer``, is green, also by the limit of the scheme of
-        ``mended``."""
+        ``mended``, and at least as accurate as ``mended`` was: a program of 21.6 dB gets no scheme
+        with 20.2 dB."""
+        least_db = max(self.find_floor(mended.spec), mended.before.judgement.sqnr_db or 0.0)
         reached_db = (
             math.inf if peer.case.judgement.sqnr_db is None else peer.case.judgement.sqnr_db
         )
-        return peer.is_green and reached_db >= self.find_floor(mended.spec)
+        return peer.is_green and reached_db >= least_db
 
 
 @dataclass(frozen=True)

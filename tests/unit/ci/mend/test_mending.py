@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ci.analysis.steps import Operand, Step
 from ci.cases.spec import CaseSpec
@@ -99,13 +100,24 @@ def test_a_scheme_and_the_one_that_falls_back_to_it_get_one_recipe(
     assert [case.recipe for case in cases] == [*recipes, second[1]]
 
 
+IN_FP16 = Recipe(rewrites=("r",), scheme="fp16")
+
+
 @pytest.mark.parametrize(
-    ("sqnr_db", "recipe"), [(40, Recipe(rewrites=("r",), scheme="fp16")), (14, Recipe())]
+    ("red_db", "sqnr_db", "recipe"),
+    [
+        (3, 40, IN_FP16),
+        (3, 14, Recipe()),
+        (21.6, 21.6, IN_FP16),
+        (21.6, 20.2, Recipe()),  # green, and less accurate than the red program
+    ],
 )
 def test_a_case_without_a_remedy_falls_back_to_a_passing_scheme_of_its_model(
-    tmp_path: Path, sqnr_db: float, recipe: Recipe
+    tmp_path: Path, red_db: float, sqnr_db: float, recipe: Recipe
 ) -> None:
-    red, green = mended("16a8w", 3), mended("fp16", sqnr_db, REWRITTEN)
+    red, green = mended("16a8w", red_db), mended("fp16", sqnr_db, REWRITTEN)
+    judgement = structs.replace(red.before.judgement, status=Status.FAILED)
+    red.before = red.case = structs.replace(red.before, judgement=judgement)
     findings = (NOISE.find("not faithful"),)
     red.search = Search(change_case(red.before, findings=findings), (), schemes=("fp16",))
     mending(tmp_path, [], 0, "").fall_back([red, green])
