@@ -199,8 +199,8 @@ class Reasons:
         return structs.replace(finding, remedies=tuple(remedies))
 
     def answer_once(self, finding: Finding) -> Finding:
-        """Return a finding for which experiments showed nothing with one answer: a likely cause
-        says what they left open, and an unknown one is named only without it."""
+        """Return a finding with one answer to why: next to a likely cause, what experiments left
+        open, and not that the cause is unknown."""
         if self.diagnosis is None or finding.question is not self.diagnosed:
             return finding
         return structs.replace(finding, causes=open_likely(finding.causes, self.diagnosis))

@@ -166,15 +166,14 @@ def shorten_list(names: Sequence[str]) -> str:
 
 
 def open_likely(causes: Sequence[Cause], diagnosis: Diagnosis) -> tuple[Cause, ...]:
-    """Return the causes of a finding for which experiments showed nothing. If one of them is
-    likely, it is the only answer: it says what the experiments left open, instead of a second cause
-    that is unknown."""
-    likely = next((cause for cause in causes if cause.certainty is Certainty.LIKELY), None)
-    if likely is None or diagnosis.is_proven:
+    """Return the causes of a finding for which experiments showed nothing. Next to one that is
+    likely, that the cause is unknown would be a second answer: what the experiments left open is
+    said instead."""
+    has_likely = any(cause.certainty is Certainty.LIKELY for cause in causes)
+    if not has_likely or diagnosis.is_proven:
         return tuple(causes)
-    text = f"{likely.text}; {'; '.join(list_facts(diagnosis))}"
+    left_open = "; ".join(list_facts(diagnosis))
     return tuple(
-        structs.replace(cause, text=text) if cause is likely else cause
+        structs.replace(cause, text=left_open) if cause.certainty is Certainty.UNKNOWN else cause
         for cause in causes
-        if cause.certainty is not Certainty.UNKNOWN
     )

@@ -94,7 +94,7 @@ class Certainty(str, Enum):
     """How well a cause is known: ``proven`` by an experiment of this run whose figures the text
     has, a ``known`` message that matched, a thing ``measured`` in this run, ``likely`` but not
     tried by an experiment, or a ``guess`` from a line of a log. ``unknown`` says what was tried in
-    vain, if anything was."""
+    vain, if anything was; next to a likely cause, what experiments left open."""
 
     PROVEN = "proven"
     KNOWN = "known"
@@ -357,6 +357,17 @@ REMEDY_WORDS = {
 }
 
 
+OPEN = "open"  # what experiments left open about a likely cause, which is no second answer
+
+
+def name_cause(cause: Cause, causes: Sequence[Cause]) -> str:
+    """Return the word before a cause, one of the ``causes`` of a finding."""
+    is_likely = any(other.certainty is Certainty.LIKELY for other in causes)
+    if cause.certainty is Certainty.UNKNOWN and is_likely:
+        return OPEN
+    return CAUSE_WORDS[cause.certainty]
+
+
 def list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Yield what a finding says besides its headline: each time a word, such as ``why``, and a
     line. The word is empty for details and evidence. The words ``fix`` and ``why`` are kept for
@@ -367,7 +378,7 @@ def list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     yield from (("seen", line) for line in finding.seen)
     for cause in finding.causes:
         if text := show_cause(finding, cause):
-            yield CAUSE_WORDS[cause.certainty], text
+            yield name_cause(cause, finding.causes), text
     yield from (("where", line) for line in finding.where)
     yield from ((REMEDY_WORDS[remedy.proof], remedy.text) for remedy in finding.remedies)
 

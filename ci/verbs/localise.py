@@ -28,7 +28,7 @@ from ci.cases.policy import EmulatorPolicy
 from ci.cases.request import Request
 from ci.cases.spec import FILE_VERBS, CaseSpec
 from ci.diagnosis.experiments import Operator, Smallest
-from ci.facts.finding import CAUSE_WORDS, NO_ADVICE, REMEDY_WORDS, Certainty, Question
+from ci.facts.finding import NO_ADVICE, REMEDY_WORDS, Certainty, Question, name_cause
 from ci.mend.experiments import Experiments
 from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
@@ -95,7 +95,7 @@ def render_cases(cases: Sequence[Localised]) -> str:
 
 def list_reasons(case: Localised) -> list[tuple[str, str]]:
     """Return the causes and remedies of a case as the verdict words them, each with its word."""
-    causes = [(CAUSE_WORDS[cause.certainty], cause.text) for cause in case.causes]
+    causes = [(name_cause(cause, case.causes), cause.text) for cause in case.causes]
     return [*causes, *((REMEDY_WORDS[remedy.proof], remedy.text) for remedy in case.remedies)]
 
 

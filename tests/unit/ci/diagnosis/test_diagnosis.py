@@ -25,7 +25,8 @@ from ci.diagnosis.experiments import (
     Smallest,
 )
 from ci.diagnosis.wording import MORE_TIME, advise_on_diagnosis, describe_proof, open_likely
-from ci.facts.finding import NO_ADVICE, Cause, Certainty, Proof
+from ci.facts.finding import NO_ADVICE, Cause, Certainty, Proof, list_facts
+from ci.facts.kinds import NOISE
 from ci.facts.known_fault import KnownFault
 
 WRONG = Result(reached_db=18.6, predicted_db=70.0)
@@ -326,24 +327,31 @@ MEASURED = Cause(text="measured", certainty=Certainty.MEASURED)
             {"b": LATE},
             (MEASURED, GUESS, UNDECIDED),
             [
-                "measured",
-                f"{GUESS.text}; the model has 18.6 dB; not tried: b, a; {TOO_LATE}; {KEPT}",
+                "why: measured",
+                f"likely: {GUESS.text}",
+                f"open: the model has 18.6 dB; not tried: b, a; {TOO_LATE}; {KEPT}",
             ],
         ),
         (
             {},
             (GUESS, UNDECIDED),
-            [f"{GUESS.text}; the model has 18.6 dB; tried: b (18.6 dB), a (18.6 dB); {KEPT}"],
+            [
+                f"likely: {GUESS.text}",
+                f"open: the model has 18.6 dB; tried: b (18.6 dB), a (18.6 dB); {KEPT}",
+            ],
         ),
-        ({"b": LATE}, (UNDECIDED,), [UNDECIDED.text]),
-        ({"b": RIGHT}, (GUESS,), [GUESS.text]),
+        ({"b": LATE}, (UNDECIDED,), [f"unknown: {UNDECIDED.text}"]),
+        ({"b": RIGHT}, (GUESS,), [f"likely: {GUESS.text}"]),
     ],
 )
-def test_a_likely_cause_says_what_experiments_left_open_and_none_is_unknown_then(
+def test_next_to_a_likely_cause_is_what_experiments_left_open_and_none_is_unknown(
     answers: Mapping[str, Result], causes: tuple[Cause, ...], texts: list[str]
 ) -> None:
     diagnosis = Laboratory([A, B], answers).run(SMALL)
-    assert [cause.text for cause in open_likely(causes, diagnosis)] == texts
+    finding = structs.replace(NOISE.find("wrong"), causes=open_likely(causes, diagnosis))
+    assert [f"{word}: {text}" for word, text in list_facts(finding)] == texts
+    # What was tried has messages of other models, which no pattern should match.
+    assert "18.6" not in finding.words
 
 
 def test_a_proven_cause_has_both_figures_and_its_remedy() -> None:
