@@ -149,8 +149,8 @@ def list_facts(diagnosis: Diagnosis) -> list[str]:
     elif not diagnosis.ended:
         facts.append("no known rewrite applies to it")
     if diagnosis.untried:
-        names = [remedy.name for remedy in diagnosis.untried]
-        facts.append(f"not tried: {shorten_list(names)}")
+        left = [remedy.name for remedy in diagnosis.untried]
+        facts.append(f"not tried: {shorten_list(left)}")
     if diagnosis.ended == TIME_IS_UP:
         facts.append(f"{TIME_IS_UP}: {MORE_TIME}")
     elif diagnosis.ended:
