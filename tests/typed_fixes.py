@@ -378,5 +378,8 @@ LEFT = {
     (
         "`qnn-ci {mend_command}` finds operators to compute in float"
     ): "needs a red quantized model; that of docs/guides/mend.md is mended by its command",
+    (
+        "`qnn-ci {mend_command}` searches other precisions; no rewrite applies"
+    ): "needs a red model to which no rewrite applies; tests/unit/ci/mend compares it",
 }
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*|`qnn-ci")

@@ -93,6 +93,8 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``factor``: the magnitude of a constant operand with one element
     - ``second``: the value of a constant second operand with one element, or 0 if it is negative
     - ``uniform``: 1 if an operand is a constant with several elements, all equal
+    - ``uniform_axes``: the number of axes of such a constant that has several elements along an
+      axis before the last one
     - ``varied``: the index of an operand that is a constant with elements that are not all equal
     - ``overhang``: by how much the last window of a pooling operator with ``ceil_mode`` exceeds
       the padded input, along its worst axis, or 0
@@ -270,6 +272,8 @@ def _measure_constants(operands: Sequence[Operand]) -> Measures:
                 yield "second", (max(operand.smallest, 0.0),)
         elif operand.uniform:
             yield "uniform", (1.0,)
+            if math.prod(operand.shape[:-1]) > 1:
+                yield "uniform_axes", (float(len(operand.shape)),)
         elif operand.constant:
             # Only a second operand of this kind shows add-before-factor: GELU as TensorFlow writes
             # it is right.

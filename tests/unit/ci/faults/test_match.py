@@ -261,7 +261,13 @@ def transpose_groups(outputs: int) -> Callable[..., Tensor]:
     return lambda net, x: nn.functional.conv_transpose2d(x, weight, groups=2)
 
 
-SCATTERED = "activation-of-one-scattered"
+def shift(*shape: int) -> Callable[..., Tensor]:
+    """A sum of rank 5 with a constant of equal elements."""
+    constant = torch.full(shape, 0.5)
+    return lambda net, x: x[None] + constant
+
+
+SCATTERED, SHIFTED = "activation-of-one-scattered", "add-of-equal-numbers-in-rank-5"
 BEFORE_CONV, FLAT = "uniform-channel-before-conv", torch.full((2, 1, 6, 6), 0.7)
 LIMITED, IN_ONNX = "relu-between-product-and-sum", "relu-between-product-and-sum-in-onnx"
 UNLIKE = torch.arange(4.0).reshape(1, 4, 1, 1)
@@ -337,6 +343,15 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (lambda net, x: x.select_scatter(x[..., 0].tanh(), 3, 2), "8a8w", []),
         (lambda net, x: x.select_scatter(x.tanh()[..., 0], 3, 2), "8a8w", []),
         (lambda net, x: x.slice_scatter(x[..., :1].tanh(), 3, 2, 3), "8a8w", []),
+        (shift(1, 1, 4, 6, 1), "fp16", [SHIFTED]),
+        (shift(1, 1, 4, 1, 1), "fp16", [SHIFTED]),
+        (shift(1, 2, 4, 6, 6), "fp16", [SHIFTED]),
+        (shift(1, 2, 4, 6, 6), "16a8w", []),
+        (shift(1, 1, 1, 1, 1), "fp16", []),
+        (shift(1, 1, 1, 1, 6), "fp16", []),
+        (shift(6), "fp16", []),
+        (shift(4, 6, 1), "fp16", []),
+        (shift(2, 4, 6, 6), "fp16", []),
         (transpose(3, 3, 1, 2), "8a8w", ["conv-transpose-unreached"]),
         (transpose(3, 3, 1, 1), "8a8w", []),
         (transpose(2, 2, 0, 1), "fp16", ["conv-transpose-unreached"]),
