@@ -156,11 +156,16 @@ class Device:
         """Return the SHA-256 of each file in a directory on the device, keyed by file name. Create
         the directory if it is missing, and remove what interrupted pushes left there."""
         where = quote(directory)
-        text = self.ask(
-            f"mkdir -p {where}\ncd {where}\nrm -rf {PART}* || true\n"
-            'for f in *; do if [ -f "$f" ]; then sha256sum "$f"; fi; done',
-            timeout_s=10 * ANSWER_S,
-        )
+        return self._read_digests(f"mkdir -p {where}\ncd {where}\nrm -rf {PART}* || true")
+
+    def peek_digests(self, directory: str) -> dict[str, str]:
+        """Return the same as ``list_digests``, but change nothing: another computer may be sending
+        files there. A directory that is missing has none."""
+        return self._read_digests(f"cd {quote(directory)} 2>/dev/null || exit 0")
+
+    def _read_digests(self, go_there: str) -> dict[str, str]:
+        script = f'{go_there}\nfor f in *; do if [ -f "$f" ]; then sha256sum "$f"; fi; done'
+        text = self.ask(script, timeout_s=10 * ANSWER_S)
         rows = (line.split(None, 1) for line in text.decode("utf-8", "replace").splitlines())
         # sha256sum puts * before the name of a file that it read in binary mode.
         return {name.lstrip("*"): digest for digest, name in rows}

@@ -154,9 +154,9 @@ def ready_device(
         candidates = [find_device(choice.name, choice, bundle, progress)]
     # Times on the emulator are not judged, so one start is enough there.
     usual = 1 if bundle.target is Target.EMULATOR else STARTS
-    starts, folder = choice.starts or usual, f"bundles/{bundle.digest[:16]}"
+    starts = choice.starts or usual
     runners = [
-        DeviceRunner(device, bundle, f"{device.place}/{folder}", progress, starts=starts)
+        DeviceRunner(device, bundle, place_bundle(device, bundle), progress, starts=starts)
         for device, _ in candidates
     ]
     # The lease keeps other computers away while files are sent, and until the last run.
@@ -274,13 +274,31 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
             why="without access to the DSP, QNN fails with error 4000 or 14001",
             fix="give this user access to the device files, with a udev rule or a group",
         )
-    needed = sum(file.size_bytes for file in bundle.files) + ROOM
-    if facts.free_bytes is not None and facts.free_bytes < needed:
+    if facts.free_bytes is not None:
+        require_space(device, facts.free_bytes, bundle)
+
+
+def require_space(device: Device, free_bytes: int, bundle: Bundle) -> None:
+    """Raise StoreError if a device has too little space for the files of a bundle that it lacks,
+    and for its runs."""
+    files = bundle.files
+    if free_bytes < sum(file.size_bytes for file in files) + ROOM:
+        # Only now, as the device reads all of its files for it.
+        digests = device.peek_digests(place_bundle(device, bundle))
+        files = tuple(file for file in files if digests.get(file.name) != file.sha256)
+    needed = sum(file.size_bytes for file in files) + ROOM
+    if free_bytes < needed:
+        what = "the bundle" if len(files) == len(bundle.files) else "what it lacks of the bundle"
         raise StoreError(
-            f"{device.name} has only {facts.free_bytes >> 20} MiB free in {device.place}",
-            why=f"the bundle and its runs may need {needed >> 20} MiB",
+            f"{device.name} has only {free_bytes >> 20} MiB free in {device.place}",
+            why=f"{what} and its runs may need {needed >> 20} MiB",
             fix="free space on the device, or pass another directory with --place",
         )
+
+
+def place_bundle(device: Device, bundle: Bundle) -> str:
+    """Return the directory on a device for the files of a bundle."""
+    return f"{device.place}/bundles/{bundle.digest[:16]}"
 
 
 ARM = {("arm64", "aarch64"), ("armv8l", "aarch64")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tarfile
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,13 +81,46 @@ def make_bundle(target: Target = Target.ANDROID, *socs: str) -> Bundle:
 def test_a_device_is_refused_before_anything_is_sent(
     facts: DeviceFacts, target: Target, expected_words: tuple[str, ...]
 ) -> None:
-    device = Device("adb:1", (), "/p")
+    device = StandIn("adb:1", (), "/p")
     error = UnfitError if "--place" not in expected_words else StoreError
     with pytest.raises(error) if expected_words else nullcontext() as caught:
         deploy.require_match(device, facts, make_bundle(target))
     assert not expected_words or all(
         word in str(caught.value) for word in ("adb:1", *expected_words)
     )
+
+
+@dataclass(frozen=True)
+class StandIn(Device):
+    """A device that has no files of a bundle, except ``present``, with the contents ``digest``."""
+
+    present: tuple[str, ...] = ()
+    digest: str = "0" * 64
+
+    def peek_digests(self, directory: str) -> dict[str, str]:
+        assert directory == f"/p/bundles/{make_bundle().digest[:16]}"
+        return dict.fromkeys(self.present, self.digest)
+
+
+@pytest.mark.parametrize(
+    ("present", "digest", "free_mib", "refused_why"),
+    [
+        (("a.so", "b.so"), "0", 64, ""),
+        (("a.so", "b.so"), "0", 63, "what it lacks of the bundle and its runs may need 64 MiB"),
+        (("a.so",), "0", 65, ""),
+        (("a.so",), "0", 64, "what it lacks of the bundle and its runs may need 65 MiB"),
+        # Another file of the same name is sent again.
+        (("a.so", "b.so"), "1", 65, "the bundle and its runs may need 66 MiB"),
+    ],
+)
+def test_files_that_a_device_already_has_need_no_space(
+    present: tuple[str, ...], digest: str, free_mib: int, refused_why: str
+) -> None:
+    device = StandIn("adb:1", (), "/p", present, digest * 64)
+    facts = replace(PHONE, free_bytes=free_mib << 20)
+    with pytest.raises(StoreError) if refused_why else nullcontext() as caught:
+        deploy.require_match(device, facts, make_bundle())
+    assert not refused_why or caught.value.why == refused_why
 
 
 FOUND = {
