@@ -30,6 +30,7 @@ from provisioning.artifacts.choice import WHEEL, WHEEL_RUNTIME, QnnChoice
 from provisioning.artifacts.environment import Environment
 from provisioning.doctor.registry import Severity
 from provisioning.errors import FailedError, UnfitError, UsageError
+from provisioning.manifest.reader import read_profiles, read_toolchain
 
 PROFILE = "litert"
 PACKAGES = LITERT.for_files
@@ -111,6 +112,14 @@ def require_fit(path: Path, soc: str, qnn: str = "") -> None:
         )
 
 
+def find_pinned_qnn() -> str:
+    """Return the version of QNN that bundles run with."""
+    (artifact,) = (
+        each for each in read_profiles()[PROFILE].artifacts if each.name == WHEEL_RUNTIME
+    )
+    return artifact.version or read_toolchain(WHEEL_RUNTIME).default
+
+
 def plan_bundle(request: LlmRequest, path: Path, specs: list[CaseSpec]) -> Plan:
     """Return the plan for a bundle. Raises UnfitError for a missing package, and the same errors as
     check_bundle and require_fit."""
@@ -120,16 +129,15 @@ def plan_bundle(request: LlmRequest, path: Path, specs: list[CaseSpec]) -> Plan:
         raise UsageError("--reference is for bundles of LiteRT-LM", fix="leave it out")
     run_limited(partial(check_bundle, path, request.prompt), path.name)
     bundles = [path, *([request.reference] if request.reference else [])]
+    # The profile pins the QNN: a bundle that it cannot load is refused before anything is fetched.
     for bundle in bundles:
-        require_fit(bundle, spec.soc)
+        require_fit(bundle, spec.soc, find_pinned_qnn())
     if request.weights:
         read_dimensions(request.weights, request.timeout_s)
     jobs: list[BundleJob] = []
 
     def open_tools(environment: Environment, pool: Pool) -> Tools:
         (qnn,) = (each for each in environment.artifacts if each.name == WHEEL_RUNTIME)
-        for bundle in bundles:
-            require_fit(bundle, spec.soc, qnn.version)
         job = BundleJob(
             path=path,
             prompt=request.prompt,

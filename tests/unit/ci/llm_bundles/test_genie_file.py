@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ci.verbs.lanes.bundles import find_bundle_soc, load_bundle, require_fit
+from ci.llm.request import LlmRequest
+from ci.verbs.lanes import bundles
+from ci.verbs.lanes.bundles import find_bundle_soc, find_pinned_qnn, load_bundle, require_fit
 from provisioning.errors import FailedError, UnfitError, UsageError
 from tests.build.genie import (
     LENGTH,
@@ -150,6 +153,22 @@ def test_contexts_for_another_phone_or_of_a_newer_qnn_are_refused(
         require_fit(folder, soc, "2.51.0")
     assert text in f"{caught.value} {caught.value.why}"
     assert fix in caught.value.fix
+
+
+def test_a_bundle_of_a_newer_qnn_than_the_pinned_one_is_refused_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundles.steps, "require_packages", lambda *_: None)
+    monkeypatch.setattr(bundles, "check_bundle", lambda *_: None)
+    monkeypatch.setattr(bundles, "run_limited", lambda call, _: call())
+    specs: Any = [SimpleNamespace(soc="SM8650")]
+    request = LlmRequest(session="test_llm")
+    newer = make_genie(tmp_path / "newer", both_parts(build=NEWER))
+    with pytest.raises(UnfitError) as caught:
+        bundles.plan_bundle(request, newer, specs)
+    assert f"with QNN {find_pinned_qnn()} or older" in caught.value.fix
+    plan = bundles.plan_bundle(request, make_genie(tmp_path / "bundle"), specs)
+    assert (plan.profile, plan.work) == ("litert", "run and judge")
 
 
 def test_chunks_caches_and_rotations_of_a_folder_are_read(tmp_path: Path) -> None:
