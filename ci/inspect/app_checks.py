@@ -24,7 +24,7 @@ from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile, find_texts
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
 from ci.inspect.files import describe_runtime, inspect_file
 from ci.inspect.litert_libraries import DISPATCH, LITERT_NAME, PLUGIN, describe_releases
-from ci.inspect.maven import Dependency, choose_qnn, find_dependencies
+from ci.inspect.maven import LITERT_PACKAGE, QNN_RUNTIME, Dependency, choose_qnn, find_dependencies
 from ci.inspect.packs import GROUP, OTHER, list_groups
 from ci.inspect.socs import is_too_old
 from ci.report.text import name_some
@@ -43,7 +43,7 @@ from provisioning.manifest.targets import (
     read_all_socs,
     read_litert_socs,
 )
-from provisioning.versions import is_older, is_same
+from provisioning.versions import is_older, is_same, is_version
 
 PAGE, LARGE_PAGE = 4096, 16384
 DECLARED_FROM = 31  # API level
@@ -206,6 +206,11 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding:
     # An AAR that a dependency brings may add to the manifest of sources.
     is_of_app = unit.kind is Kind.AAR and finding.id in OF_APP
     is_of_app |= unit.kind is Kind.SOURCES and finding.id == "QNN860"
+    # The model of another device group than those of the requested SoCs.
+    group = DEVICE_GROUP.match(finding.where) if finding.id == "QNN878" else None
+    is_of_app |= bool(
+        group and unit.socs and not any(is_same_soc(group[1], name) for name in unit.socs)
+    )
     if is_others or is_of_app:
         return replace(finding, severity=Severity.WARNING)
     return finding
@@ -243,11 +248,14 @@ def find_extraction(unit: AppUnit) -> bool | None:
 
 
 APPS.when(
-    # Gradle packages the libraries of dependencies, too.
-    QNN850=lambda unit: not unit.libraries and not _list_packages(unit),
+    # Gradle packages the libraries of dependencies, too: of those that are not known, it is QNN893.
+    QNN850=lambda unit: (
+        not unit.libraries and not _list_packages(unit) and not _may_get_libraries(unit)
+    ),
     QNN851=lambda unit: unit.libraries and QNN_ABI not in unit.abis,
     QNN852=lambda unit: (
         not _list_packages(unit)
+        and not _may_get_libraries(unit)
         and not any(OF_QNN.match(file.name) for file in (*unit.libraries, *unit.assets))
     ),
     QNN855=lambda unit: unit.kind is not Kind.FILES and (not unit.manifest or unit.manifest.fault),
@@ -293,7 +301,10 @@ def see_packaging_for_skels(unit: AppUnit) -> Iterator[Seen]:
     a stub, or a package that needs QNN."""
     parts = {file.name: file.qnn_name.part for file in unit.tree.files}
     for dependency in _list_dependencies(unit):
-        parts[dependency.text] = "needs QNN" if dependency.package.needs_qnn else "Skel"
+        if dependency.package.needs_qnn:
+            parts[dependency.text] = "needs QNN"
+        elif dependency.package.brings_qnn:
+            parts[dependency.text] = "Skel"
     users = [name for name, part in parts.items() if part in {"Stub", "needs QNN"}]
     is_app = unit.gradle and unit.gradle.is_app and "Skel" not in parts.values()
     if is_app and users and unit.gradle and find_extraction(unit) is False:
@@ -455,8 +466,7 @@ def see_nothing_that_runs(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check("QNN893")
 def see_unread_libraries(unit: AppUnit) -> Iterator[Seen]:
     """Report an app, or its models, whose libraries come from dependencies of which nothing is
-    known here. No known package brings LiteRT's dispatch library, which a compiled .tflite
-    needs."""
+    known here. A compiled .tflite needs LiteRT's dispatch library, too."""
     gradle = unit.gradle
     if not gradle or not gradle.is_app or not (gradle.packages or gradle.has_others):
         return
@@ -464,11 +474,96 @@ def see_unread_libraries(unit: AppUnit) -> Iterator[Seen]:
     has_qnn = any(
         OF_QNN.match(file.name) for file in (*unit.libraries, *unit.assets, *unit.excluded)
     )
-    is_known = bool(_list_dependencies(unit)) and not any(unit.list_compiled())
+    of_qnn = [
+        dependency
+        for dependency in _list_dependencies(unit)
+        if dependency.package.brings_qnn or dependency.package.needs_qnn
+    ]
+    needs_dispatch = any(unit.list_compiled()) and DISPATCH not in _list_brought(unit)
+    is_known = (bool(of_qnn) and not needs_dispatch) or _find_litert_alone(unit) is not None
     if is_known or unit.groups or unit.pointers or (has_qnn and not models):
         return
     subject = models[0].name + _count_others(models) if models else "QNN"
     yield seen(unit.name, f"{unit.name}: {gradle.file}", models=subject)
+
+
+# Libraries that are no own build of LiteRT, and do not connect it to QNN, as its dispatch library
+# and QNN's delegate for TensorFlow Lite do.
+UNCONNECTED = re.compile(r"lib(Qnn(?!TFLiteDelegate)|SNPE|LiteRt\.so|LiteRt\w*Accelerator|c\+\+)")
+FIRST_NPU_RUNTIME = "2.3.0"  # the first version of litert-npu-runtime-qualcomm
+DELEGATE = "com.qualcomm.qti:qnn-litert-delegate"
+
+
+def _find_litert_alone(unit: AppUnit) -> Dependency | None:
+    """Return LiteRT's package in the sources of an app in which nothing connects it to QNN, None if
+    there is none, or if what the app gets is not all known."""
+    gradle = unit.gradle
+    if not gradle or not gradle.is_app or gradle.has_others or unit.pointers:
+        return None
+    if unit.groups or _list_pack_groups(unit):
+        return None  # an app with packs gets these libraries from a module per SoC
+    dependencies = _list_dependencies(unit)
+    # Packages of QNN without LiteRT, such as ONNX Runtime's, run other models.
+    are_of_litert = all(
+        dependency.package.is_qnn
+        or (dependency.contents is not None and not dependency.package.needs_qnn)
+        for dependency in dependencies
+    )
+    files = (*unit.qnn_libraries, *unit.assets, *unit.excluded)
+    libraries = [file.name for file in files if file.name.endswith(".so")]
+    is_all_known = len(dependencies) == len(gradle.packages) and are_of_litert
+    if not is_all_known or not all(map(UNCONNECTED.match, libraries)):
+        return None
+    return next((dependency for dependency in dependencies if dependency.runs_models), None)
+
+
+@APPS.check("QNN898")
+def see_litert_without_npu(unit: AppUnit) -> Iterator[Seen]:
+    """Report LiteRT's package in an app in which nothing connects it to QNN."""
+    litert = _find_litert_alone(unit)
+    if not litert or not unit.gradle:
+        return
+    compiled = [asset for asset, _ in unit.list_compiled()]
+    models = (
+        f"{compiled[0].name}{_count_others(compiled)} is compiled for Qualcomm's NPU, and runs"
+        " nowhere: 'No dispatch library found' or 'unresolved custom op: DISPATCH_OP'"
+        if compiled
+        else "no model uses the NPU, and no message says so"
+    )
+    names = {file.name for file in unit.qnn_libraries}
+    has_qnn = "libQnnHtp.so" in names or _choose_qnn(unit) is not None
+    how = f"{_tell_connection(litert)}{'' if has_qnn else f'; and depend on {QNN_RUNTIME}'}"
+    yield seen(litert.text, f"{unit.name}: {unit.gradle.file}", models=models, how=how)
+
+
+def _tell_connection(litert: Dependency) -> str:
+    """Return what connects a package of LiteRT to QNN."""
+    of_release = f"package {DISPATCH} of the LiteRT release of {litert.text}"
+    if not litert.text.startswith(f"{LITERT_PACKAGE}:"):
+        return of_release
+    if is_older(litert.version, "2.0.0a0"):  # TensorFlow Lite's interpreter
+        return f"depend on {DELEGATE}, which the interpreter takes as its delegate"
+    runtime = f"{LITERT_PACKAGE}-npu-runtime-qualcomm"
+    if is_older(litert.version, FIRST_NPU_RUNTIME):
+        return (
+            f"depend on {runtime}:{FIRST_NPU_RUNTIME}, and on {LITERT_PACKAGE} in that version; or"
+            f" {of_release}"
+        )
+    return f"depend on {runtime}:{litert.version}"
+
+
+@APPS.check("QNN899")
+def see_packages_of_two_releases(unit: AppUnit) -> Iterator[Seen]:
+    """Report a package whose version has to be that of LiteRT's package, and is another one."""
+    dependencies = _list_dependencies(unit)
+    for litert in dependencies:
+        for dependency in dependencies if litert.text.startswith(f"{LITERT_PACKAGE}:") else ():
+            versions = (dependency.version, litert.version)
+            if not dependency.package.same_litert or not all(map(is_version, versions)):
+                continue
+            if unit.gradle and not is_same(*versions):
+                where = f"{unit.name}: {unit.gradle.file}"
+                yield seen(dependency.text, where, package=litert.text)
 
 
 def _list_models_without_libraries(unit: AppUnit) -> list[PackedFile]:
@@ -486,8 +581,19 @@ def _list_packages(unit: AppUnit) -> tuple[str, ...]:
     return unit.gradle.packages if unit.gradle else ()
 
 
+def _may_get_libraries(unit: AppUnit) -> bool:
+    """Return whether these are the sources of an app to which something that is not known may
+    bring native libraries."""
+    return bool(unit.gradle and unit.gradle.is_app and unit.gradle.has_others)
+
+
 def _list_dependencies(unit: AppUnit) -> list[Dependency]:
     return find_dependencies(_list_packages(unit))
+
+
+def _list_brought(unit: AppUnit) -> set[str]:
+    """Return the libraries that the packages of an app are known to bring, besides QNN's."""
+    return {name for dependency in _list_dependencies(unit) for name in dependency.libraries}
 
 
 def _choose_qnn(unit: AppUnit) -> Dependency | None:
@@ -506,7 +612,10 @@ def see_no_qnn_package(unit: AppUnit) -> Iterator[Seen]:
         has_qnn |= package.is_qnn or (package.brings_qnn and not is_excluded)
     for dependency in dependencies if not has_qnn else ():
         if (dependency.package.needs_qnn or dependency.package.brings_qnn) and unit.gradle:
-            yield seen(dependency.text, f"{unit.name}: {unit.gradle.file}")
+            how = "of the QNN that compiled the models or newer"
+            if dependency.package.same_version and is_version(dependency.version):
+                how = f"in the same version, {dependency.version}"
+            yield seen(dependency.text, f"{unit.name}: {unit.gradle.file}", how=how)
 
 
 @APPS.check("QNN886")
@@ -524,7 +633,15 @@ def see_package_older_than_soc(unit: AppUnit) -> Iterator[Seen]:
         soc = find_any_soc(name)
         if is_too_old(soc, qnn):
             where = f"{unit.name}: {unit.gradle.file}"
-            yield seen(name, where, package=dependency.text, qnn=shown, needed=soc.qnn)
+            needed = f"{QNN_RUNTIME}:{soc.qnn}"
+            file = unit.gradle.file
+            how = (
+                f"force {needed} or newer, or depend on it and remove the force in {file}"
+                if dependency.text in unit.gradle.forced
+                else f"depend on {needed} or newer: Gradle takes the newest version of it, unless"
+                " the build file forces one"
+            )
+            yield seen(name, where, package=dependency.text, qnn=shown, how=how)
 
 
 @APPS.check("QNN887")
@@ -734,6 +851,10 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
     if manifest.target_sdk is not None and manifest.target_sdk < DECLARED_FROM:
         return {}
     available = {*manifest.native_libraries, *(library.name for library in unit.qnn_libraries)}
+    for dependency in _list_dependencies(unit):
+        # Gradle merges the manifest of a package into the app's.
+        available.update(dependency.contents.declares if dependency.contents else ())
+    available -= manifest.removed
     files = [file for file in unit.tree.files if file.elf and file.elf.machine == EM_AARCH64]
     users = {}
     for name in VENDOR:
@@ -792,7 +913,7 @@ def see_no_dispatch(unit: AppUnit) -> Iterator[Seen]:
     """Report that LiteRT's dispatch library is missing for compiled models, all in one finding."""
     names = {library.name for library in unit.qnn_libraries}
     compiled = [asset for asset, _ in unit.list_compiled()]
-    if compiled and names and DISPATCH not in names:
+    if compiled and names and DISPATCH not in names | _list_brought(unit):
         models = compiled[0].name + _count_others(compiled)
         yield seen(DISPATCH, compiled[0].shown, models=models)
 
@@ -804,6 +925,7 @@ def see_no_litert(unit: AppUnit) -> Iterator[Seen]:
     callers = [file for file in unit.qnn_libraries if file not in of_vendor]
     if (
         of_vendor
+        and not any(dependency.runs_models for dependency in _list_dependencies(unit))
         and LITERT_NAME not in {file.name for file in callers}
         and not any(find_texts(file.path, [OPENS_DISPATCH]) for file in callers)
     ):
@@ -813,12 +935,14 @@ def see_no_litert(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check("QNN875")
 def see_no_plugin(unit: AppUnit) -> Iterator[Seen]:
     """Report LiteRT models that no one compiles for the NPU, in an app with a dispatch library."""
-    names = {library.name for library in unit.qnn_libraries}
+    names = {library.name for library in unit.qnn_libraries} | _list_brought(unit)
     if DISPATCH not in names or PLUGIN in names:
         return
     plain = []
     for asset in unit.assets:
-        if asset.path.suffix in LITERT:
+        group = GROUP.search(asset.shown)
+        # The fallback of a pack is for devices without one of its SoCs.
+        if asset.path.suffix in LITERT and not (group and group[2] == OTHER):
             with suppress(UnfitError, UsageError):
                 models = inspect_file(asset.path, asset.name).programs
                 # A model that is compiled for any manufacturer has partitions.

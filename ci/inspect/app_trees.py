@@ -22,6 +22,7 @@ from ci.inspect.apps import (
     read_manifest,
 )
 from ci.inspect.gradle import (
+    APP_PLUGIN,
     MAX_BYTES,
     OF_PLUGINS,
     Gradle,
@@ -29,6 +30,7 @@ from ci.inspect.gradle import (
     join_modules,
     list_app_plugins,
     list_modules,
+    list_own_plugins,
     list_plugins,
     list_variables,
     parse_gradle,
@@ -58,6 +60,7 @@ LINUX_LIBC = "libc.so.6"
 SOURCE_FILES = tuple(
     f"{name}.gradle{suffix}" for name in ("build", "settings") for suffix in ("", ".kts")
 )
+SETTINGS = ("settings.gradle", "settings.gradle.kts")
 OTHER_BUILDS = ("MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel", "CMakeLists.txt", "Android.bp")
 PLUGIN_SOURCES = (".kt", ".kts", ".gradle", ".groovy", ".java")
 MAX_PLUGIN_SOURCES = 200  # files
@@ -123,8 +126,9 @@ def _read_directory(
     device. In sources with Gradle's build files, each module is read. Raises UsageError if none of
     these exists."""
     places = list(_walk(root, 0, skip))
-    if any((root / name).is_file() for name in SOURCE_FILES):
-        yield from _read_sources(root, places)
+    if projects := _find_projects(root, places):
+        for project in projects:
+            yield from _read_project(root, project, places)
         return
     parents = sorted({place.parent for place in places if place.name in ABIS})
     if parents:
@@ -152,6 +156,27 @@ def _read_directory(
             shown = show_command("inspect", shown_path(program))
             fix = f"use {shown} for the program in it; or {fix}"
         raise UsageError(f"{root} contains no Android app", why=why, fix=fix)
+
+
+def _read_project(root: Path, project: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
+    """Yield the units of a Gradle project, such as android/ of React Native and Flutter."""
+    above = _relative(root, project)
+    for unit in _read_sources(project, [path for path in places if path.is_relative_to(project)]):
+        yield replace(unit, name="/".join(filter(None, [above, unit.name])))
+
+
+def _find_projects(root: Path, places: Iterable[Path]) -> list[Path]:
+    """Return ``root`` if it has a Gradle build file, else the directories of Gradle projects below
+    it, those in others left out. There, a module without a file with settings is none."""
+    if any((root / name).is_file() for name in SOURCE_FILES):
+        return [root]
+    projects: list[Path] = []
+    for place in places:
+        is_inside = any(place.is_relative_to(project) for project in projects)
+        with suppress(PermissionError):  # _walk has reported it
+            if not is_inside and any((place / name).is_file() for name in SETTINGS):
+                projects.append(place)
+    return projects
 
 
 def _find_program(places: Sequence[Path]) -> Path | None:
@@ -211,7 +236,7 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
         asset
         for module, text in texts.items()
         if is_pack(text)
-        for asset in _read_plain(root, module / "src" / "main" / "jniLibs").assets
+        for asset in _read_plain(root, _find_main(module) / "jniLibs").assets
     ]
     builds = _read_builds(root, texts)
     folders = {_name_module(root, module): module for module in texts}
@@ -266,15 +291,15 @@ def _read_builds(root: Path, texts: Mapping[Path, str]) -> dict[str, Gradle]:
     for text in sources.values():  # object Versions { const val qnn = "2.37.1" } of buildSrc
         variables = {**list_variables(text), **variables}
     conventions = parse_gradle("", "\n".join(sources.values()), {}) if sources else None
-    app_plugins = list_app_plugins(plugin_builds, sources)
+    app_plugins = {APP_PLUGIN, *list_app_plugins(plugin_builds, sources)}
     plugin_ids = read_plugin_ids(root.parent) | read_plugin_ids(root)
     builds = {}
     for module, text in texts.items():
         if build := read_build(module, catalog, variables):
-            own_plugins = {plugin_ids.get(plugin, plugin) for plugin in list_plugins(text)}
-            if conventions and own_plugins:
+            plugins = list_plugins(text, plugin_ids)
+            if conventions and list_own_plugins(plugins):
                 build = add_conventions(build, conventions)
-            if not app_plugins.isdisjoint(own_plugins):
+            if not plugins.isdisjoint(app_plugins):
                 build = replace(build, is_app=True)
             builds[_name_module(root, module)] = build
     return builds
@@ -298,14 +323,21 @@ def _read_plugin_sources(root: Path, texts: Mapping[Path, str]) -> dict[str, str
 
 def _list_jni_folders(module: Path, gradle: Gradle) -> Iterator[Path]:
     """Yield the existing directories with the libraries of a module."""
-    for name in ("src/main/jniLibs", *gradle.jni_folders):
-        if (module / name).is_dir():
-            yield module / name
+    for folder in (_find_main(module) / "jniLibs", *(module / name for name in gradle.jni_folders)):
+        if folder.is_dir():
+            yield folder
+
+
+def _find_main(module: Path) -> Path:
+    """Return the folder of a module's source set main, which has another name in a project for
+    several platforms."""
+    of_platforms = module / "src" / "androidMain"
+    return of_platforms if of_platforms.is_dir() else module / "src" / "main"
 
 
 def _read_module(root: Path, module: Path, gradle: Gradle) -> AppUnit:
     """Return the files of a module's source set main that its build file does not leave out."""
-    unit = _read_plain(root, module / "src" / "main" / "jniLibs")
+    unit = _read_plain(root, _find_main(module) / "jniLibs")
     for folder in _list_jni_folders(module, gradle):
         files = _read_plain(root, folder)
         names = {(file.abi, file.name) for file in unit.libraries}
@@ -328,18 +360,24 @@ def _add_module(unit: AppUnit, module: AppUnit, gradle: Gradle) -> AppUnit:
     """Return an app with the files of a module that it depends on. What the module itself leaves
     out, the app may get from somewhere else."""
     packaged = _exclude(replace(module, excluded=()), gradle)
-    names = {(file.abi, file.name) for file in unit.libraries}
-    new = [file for file in packaged.libraries if (file.abi, file.name) not in names]
+    own_files = {(file.abi, file.name): file for file in unit.libraries}
+    new, twice = [], []
+    for file in packaged.libraries:
+        if own_file := own_files.get((file.abi, file.name)):
+            twice.append((own_file, file))
+        else:
+            new.append(file)
     return replace(
         unit,
         libraries=(*unit.libraries, *new),
+        duplicates=(*unit.duplicates, *twice),
         excluded=(*unit.excluded, *packaged.excluded),
         assets=(*unit.assets, *packaged.assets),
     )
 
 
 def _read_manifests(modules: Iterable[Path]) -> list[AppManifest]:
-    paths = [module / "src" / "main" / MANIFEST for module in modules]
+    paths = [_find_main(module) / MANIFEST for module in modules]
     return [read_manifest(path) for path in paths if path.is_file()]
 
 

@@ -113,6 +113,19 @@ VARIABLE = re.compile(
     r"\b([A-Za-z_]\w{0,60})(?:[\"']\s{0,9}[\])])?(?:\s{0,9}:\s{0,9}String)?\s{0,9}=\s{0,9}"
     r"[\"']([\w.+-]{1,60})[\"']"
 )
+# const val runtime = "com.qualcomm.qti:qnn-runtime:$qnn", ext.runtime = 'a:b:1', runtime: 'a:b:1'
+NAMED_PACKAGE = re.compile(
+    r"\b([A-Za-z_]\w{0,60})(?:[\"']\s{0,9}[\])])?(?:\s{0,9}:\s{0,9}String)?\s{0,9}[=:]\s{0,9}"
+    r"[\"']([\w.-]{1,100}:[\w.-]{1,100}:[\w.${}+-]{1,80})[\"']"
+)
+# implementation(Deps.runtime), npuImplementation deps.runtime, api rootProject.ext.runtime
+NAMED_DEPENDENCY = re.compile(
+    r"(\b(?:api|implementation|runtimeOnly|\w{1,60}(?:Api|Implementation|RuntimeOnly))"
+    r"(?:[ \t]{1,9}|[ \t]{0,9}\([\s(]{0,9}))([A-Za-z_][\w.]{0,120})(?![\w.])(?!\s{0,9}[(:={])"
+)
+# What is read elsewhere, or is no dependency: group = "a", libs.runtime, projects.npu
+OF_OTHER_RULES = re.compile(r"(?:libs|projects|by|group|path|name)\b")
+NUMBER = re.compile(r"\b([A-Za-z_]\w{0,60})\s{0,9}=\s{0,9}(\d{1,5})\b(?![.])")  # minSdkVersion = 24
 PROPERTY = re.compile(r"(?m)^[ \t]*([A-Za-z_][\w.]*)[ \t]*[=:][ \t]*([\w.+-]{1,60})[ \t]*$")
 # "a:b:$ort", "a:b:$rootProject.ext.ort", "a:b:${rootProject.ext.ort}", "a:b:${property("ort")}"
 USE = re.compile(
@@ -132,15 +145,37 @@ RICH = re.compile(
 )
 JOINED = re.compile(r":[\"']\s{0,9}\+\s{0,9}([\w.]+)")  # "a:b:" + ort
 NO_VARIABLES: Mapping[str, str] = {}
-LEVEL = re.compile(r"\b(min|target)Sdk(?:Version)?[\s=(]+(\d{1,5})\b")
+# A property that is looked up by name, and the variable of `val legacy: String by project`.
+PROPERTY_USE = re.compile(
+    r"(?:\b(?:rootProject|project|providers)\s{0,9}\.\s{0,9})?"
+    r"(?:\b(?:findProperty|property|gradleProperty)\s{0,9}\(\s{0,9}[\"']([\w.]{1,100})[\"']\s{0,9}\)"
+    r"(?:\s{0,9}\??\.\s{0,9}(?:get|getOrNull|toBoolean|toString)\s{0,9}\(\s{0,9}\)){0,3}"
+    r"|\b([A-Za-z_]\w{0,60})\s{0,9}\??\.\s{0,9}toBoolean\s{0,9}\(\s{0,9}\))"
+)
+LEVEL = re.compile(
+    r"\b(min|target)Sdk(?:Version)?[\s=(]+(?:Integer\.parseInt\(\s{0,9})?"
+    r"(?:(?:rootProject|project)\.)?(?:(?:ext|extra)\.)?(\w{1,60})\b(?![.(])"
+)
+# libs.versions.minSdk.get().toInt(), and "a:b:${libs.versions.litert.get()}"
+CATALOG_VERSION = re.compile(
+    r"\$\{\s{0,9}libs\.versions\.([\w.]{1,100})\.get\(\)\s{0,9}\}"
+    r"|\blibs\.versions\.([\w.]{1,100})\.get\(\)(?:\.to(?:Int|Integer)\(\))?"
+)
+OF_CATALOG = "libs.versions."
+# apply from: 'gradle/deps.gradle', apply(from = "$rootDir/gradle/deps.gradle")
+APPLIED_SCRIPT = re.compile(
+    r"\bapply[\s(]{1,9}from\s{0,9}[:=]\s{0,9}[\"'](?:\$\{?(?:rootDir|rootProject\.projectDir)\}?/)?"
+    r"([\w./-]{1,200}\.gradle(?:\.kts)?)[\"']"
+)
 # `apply false` in a root's build file only sets the version.
 APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*false)", re.IGNORECASE)
 # A build of Gradle plugins, which names the plugins' ids, and the plugins that a module applies.
 OF_PLUGINS = re.compile(r"\bgradlePlugin\s{0,9}\{|\bkotlin-dsl\b|\b(?:java|groovy)-gradle-plugin\b")
 APPLIED = re.compile(
-    r"\b(?:id[\s(]{1,9}|apply[\s(]{1,9}plugin\s{0,9}[:=]\s{0,9})[\"']([\w.-]{1,100})[\"']"
-    r"|\balias\s{0,9}\(\s{0,9}libs\.plugins\.([\w.]{1,100})"
+    r"(?:\b(?:id[\s(]{1,9}|apply[\s(]{1,9}plugin\s{0,9}[:=]\s{0,9})[\"']([\w.-]{1,100})[\"']"
+    r"|\balias\s{0,9}\(\s{0,9}libs\.plugins\.([\w.]{1,100}))(?![^\n;]{0,99}\bapply\b[\s(]{1,9}false)"
 )
+APP_PLUGIN = "com.android.application"
 # register("app") { id = "own.app"; implementationClass = "own.AppPlugin" }
 REGISTERED = re.compile(
     r"\bid\s{0,9}=\s{0,9}[\"']([\w.-]{1,100})[\"'][^{}]{0,200}?"
@@ -273,20 +308,42 @@ def read_build(
 
 
 def read_variables(root: Path) -> Variables:
-    """Return the variables with a text as value of a project's build file and gradle.properties."""
+    """Return the variables with a text as value of a project's build file, of the scripts in the
+    project that it applies, of gradle.properties and of the version catalog."""
     variables: dict[str, str] = {}
     for name in BUILD_FILES:
         with suppress(OSError, ValueError):
-            variables.update(list_variables(read_text(root / name, "replace", MAX_BYTES)))
+            text = read_text(root / name, "replace", MAX_BYTES)
+            for script in APPLIED_SCRIPT.findall(_drop_comments(text)):
+                variables.update(_read_script(root, script))
+            variables.update(list_variables(text))
     with suppress(OSError, ValueError):
         text = read_text(root / "gradle.properties", "replace", MAX_BYTES)
         variables.update(PROPERTY.findall(text))
+    for alias, version in _as_table(_read_catalog_tables(root).get("versions")).items():
+        if isinstance(version, str):
+            variables[f"{OF_CATALOG}{_name_accessor(alias)}"] = version
     return variables
 
 
+def _read_script(root: Path, name: str) -> Variables:
+    """Return the variables of a script of the project; none of one outside of it."""
+    path = root / name
+    if path.resolve().is_relative_to(root.resolve()):
+        with suppress(OSError, ValueError):
+            return list_variables(read_text(path, "replace", MAX_BYTES))
+    return {}
+
+
 def list_variables(text: str) -> Variables:
-    """Return the variables with a text as value in a build file, or in the sources of a plugin."""
-    return dict(VARIABLE.findall(_drop_comments(text)))
+    """Return the variables with a text as value, a version or a package's coordinates, in a build
+    file, or in the sources of a plugin."""
+    text = _drop_comments(text)
+    values = {**dict(NUMBER.findall(text)), **dict(VARIABLE.findall(text))}
+    named = {}
+    for name, package in NAMED_PACKAGE.findall(text):
+        named[name] = USE.sub(lambda use: values.get(use[1] or use[2], use[0]), package)
+    return {**named, **values}
 
 
 def _drop_comments(text: str) -> str:
@@ -296,11 +353,25 @@ def _drop_comments(text: str) -> str:
 def _fill_variables(text: str, variables: Variables) -> str:
     """Return the text of a build file with the values of variables in its texts, and with packages
     as coordinates whose parts it names one by one."""
+    text = CATALOG_VERSION.sub(
+        lambda match: variables.get(f"{OF_CATALOG}{match[1] or match[2]}", match[0]), text
+    )
     text = JOINED.sub(lambda match: f":${{{match[1]}}}'", text)
     text = NAMED.sub(lambda match: f"'{match[1]}:{match[2]}{_spell_version(match)}'", text)
     text = RICH.sub(lambda match: f"'{match[1]}{_spell_version(match)}' {{ {{ (", text)
-    values = {**variables, **dict(VARIABLE.findall(text))}
-    return USE.sub(lambda match: values.get(match[1] or match[2], match[0]), text)
+    values: dict[str, str] = {**variables, **dict(VARIABLE.findall(text))}
+
+    def spell_out(match: re.Match[str]) -> str:
+        return values.get(match[1] or match[2], match[0])
+
+    text = USE.sub(spell_out, text)
+    packages = {**variables, **dict(NAMED_PACKAGE.findall(text))}
+
+    def spell_package(match: re.Match[str]) -> str:
+        package = packages.get(match[2].rpartition(".")[2], "")
+        return f"{match[1]}'{package}'" if COORDINATES.fullmatch(package) else match[0]
+
+    return NAMED_DEPENDENCY.sub(spell_package, text)
 
 
 def parse_gradle(
@@ -308,8 +379,9 @@ def parse_gradle(
 ) -> Gradle:
     """Return what the text of a build file, in Groovy or Kotlin, states."""
     text = NOT_RELEASED.sub(" ", _fill_variables(_drop_comments(text), variables))
+    text = PROPERTY_USE.sub(lambda use: variables.get(use[1] or use[2], use[0]), text)
     text = OF_RELEASE.sub(" ", _drop_blocks(text, NOT_OF_RELEASE))
-    levels = {name: int(level) for name, level in reversed(LEVEL.findall(text))}
+    levels = _read_levels(text, variables)
     legacy = set(LEGACY.findall(text))
     is_computed = len(legacy) > 1 or not legacy <= {"true", "false"}
     packages = [quoted for quoted in QUOTED.findall(text) if is_of_qnn(quoted)]
@@ -341,6 +413,18 @@ def parse_gradle(
     )
 
 
+def _read_levels(text: str, variables: Variables) -> dict[str, int]:
+    """Return the API levels of minSdk and targetSdk, the first of each that is known."""
+    numbers = {**variables, **dict(NUMBER.findall(text))}
+    levels: dict[str, int] = {}
+    for name, word in LEVEL.findall(text):
+        # The word is a number, or a variable.
+        level = word if word.isdecimal() else numbers.get(word, "")
+        if level.isdecimal() and len(level) < 6:
+            levels.setdefault(name, int(level))
+    return levels
+
+
 def _spell_version(match: re.Match[str]) -> str:
     """Return the version in the last two groups, a text or the name of a variable, as the end of a
     coordinate."""
@@ -348,11 +432,16 @@ def _spell_version(match: re.Match[str]) -> str:
     return f":{text}" if text else f":${name}" if name else ""
 
 
-def list_plugins(text: str) -> list[str]:
-    """Return the ids, and the accessors of a version catalog, of the plugins that a build file
-    applies and that may be the project's own."""
-    ids = [quoted or alias for quoted, alias in APPLIED.findall(_drop_comments(text))]
-    return [plugin for plugin in ids if not PUBLIC_PLUGIN.match(plugin)]
+def list_plugins(text: str, ids: Mapping[str, str] = NO_VARIABLES) -> set[str]:
+    """Return the ids of the plugins that a build file applies. ``ids`` are those in the version
+    catalog, by their accessors."""
+    plugins = APPLIED.findall(_drop_comments(text))
+    return {quoted or ids.get(alias, alias) for quoted, alias in plugins}
+
+
+def list_own_plugins(plugins: Iterable[str]) -> set[str]:
+    """Return those of ``plugins`` that may be the project's own."""
+    return {plugin for plugin in plugins if not PUBLIC_PLUGIN.match(plugin)}
 
 
 def list_app_plugins(build_texts: Iterable[str], sources: Mapping[str, str]) -> set[str]:
@@ -527,6 +616,8 @@ def depends_on_others(text: str, catalog: Catalog) -> bool:
         if match and not is_of_qnn(quoted):
             groups.append(match[1])
     groups += [name for name in ACCESSOR.findall(text) if name not in catalog]
+    # Those whose values are known are texts by now.
+    groups += [name for _, name in NAMED_DEPENDENCY.findall(text) if not OF_OTHER_RULES.match(name)]
     return not all(map(PLAIN.match, groups))
 
 
@@ -538,31 +629,31 @@ def read_catalog(root: Path) -> dict[str, tuple[str, ...]]:
     """Return the packages with QNN, ExecuTorch or LiteRT in the version catalog of a Gradle
     project, by the names that build files use, such as ``qnn.runtime`` or, for a bundle of several,
     ``bundles.npu``."""
-    with suppress(DocumentError), decoding():
-        text = read_text(root / "gradle" / "libs.versions.toml", "replace", MAX_BYTES)
-        tables = tomllib.loads(text)
-        packages = dict(_list_packages(tables))
-        catalog: dict[str, tuple[str, ...]] = {
-            name: (package,) for name, package in packages.items()
-        }
-        for alias, members in _as_table(tables.get("bundles")).items():
-            names = [_name_accessor(str(member)) for member in _as_list(members)]
-            if bundled := [packages[name] for name in names if name in packages]:
-                catalog[f"bundles.{_name_accessor(alias)}"] = tuple(bundled)
-        return catalog
-    return {}
+    tables = _read_catalog_tables(root)
+    packages = dict(_list_packages(tables))
+    catalog: dict[str, tuple[str, ...]] = {name: (package,) for name, package in packages.items()}
+    for alias, members in _as_table(tables.get("bundles")).items():
+        names = [_name_accessor(str(member)) for member in _as_list(members)]
+        if bundled := [packages[name] for name in names if name in packages]:
+            catalog[f"bundles.{_name_accessor(alias)}"] = tuple(bundled)
+    return catalog
 
 
 def read_plugin_ids(root: Path) -> dict[str, str]:
     """Return the ids of plugins in the version catalog of a Gradle project, by the accessors that
     build files use."""
+    ids = {}
+    for alias, entry in _as_table(_read_catalog_tables(root).get("plugins")).items():
+        plugin = entry if isinstance(entry, str) else _as_table(entry).get("id")
+        ids[_name_accessor(alias)] = str(plugin).partition(":")[0]
+    return ids
+
+
+def _read_catalog_tables(root: Path) -> Mapping[str, Any]:
+    """Return the tables of a project's version catalog, none if it has none that can be read."""
     with suppress(DocumentError), decoding():
-        text = read_text(root / "gradle" / "libs.versions.toml", "replace", MAX_BYTES)
-        ids = {}
-        for alias, entry in _as_table(tomllib.loads(text).get("plugins")).items():
-            plugin = entry if isinstance(entry, str) else _as_table(entry).get("id")
-            ids[_name_accessor(alias)] = str(plugin).partition(":")[0]
-        return ids
+        path = root / "gradle" / "libs.versions.toml"
+        return _as_table(tomllib.loads(read_text(path, "replace", MAX_BYTES)))
     return {}
 
 

@@ -9,9 +9,27 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from provisioning.manifest.reader import read_policy
-from provisioning.versions import is_version, parse_version
+from provisioning.versions import is_older, is_version, parse_version
 
 QNN_RUNTIME = "com.qualcomm.qti:qnn-runtime"
+LITERT_PACKAGE = "com.google.ai.edge.litert:litert"
+# Libraries that contain LiteRT, or TensorFlow Lite as LiteRT was called before.
+RUNTIMES = frozenset(
+    f"lib{name}.so"
+    for name in (
+        *("LiteRt", "LiteRtRuntimeCApi", "litert_jni"),
+        *("litertlm_jni", "tensorflowlite_jni"),
+    )
+)
+
+
+class Contents(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a package brings from a version on: native libraries, and the device's libraries that
+    its manifest declares."""
+
+    since: str
+    libraries: tuple[str, ...] = ()
+    declares: tuple[str, ...] = ()
 
 
 class Package(Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,19 +40,40 @@ class Package(Struct, frozen=True, forbid_unknown_fields=True):
     needs_qnn: bool = False
     is_qnn: bool = False
     same_version: bool = False
+    same_litert: bool = False
     releases: dict[str, str] = {}
+    contents: tuple[Contents, ...] = ()  # the oldest first
+
+    def find_contents(self, version: str) -> Contents | None:
+        """Return what a version brings; None if that is not known."""
+        if not is_version(version):
+            return None
+        known = [each for each in self.contents if not is_older(version, each.since)]
+        return known[-1] if known else None
 
 
 class Dependency(NamedTuple):
     """A package with a version, as a build file names it, and what is known of the package. ``qnn``
     is the version of QNN that it brings, "" if that is not known or there is none. Then
-    ``newest_qnn`` is the QNN of the next release that is known, which is not older, or ""."""
+    ``newest_qnn`` is the QNN of the next release that is known, which is not older, or "".
+    ``contents`` is None if they are not known."""
 
     text: str
     version: str
     package: Package
     qnn: str
     newest_qnn: str = ""
+    contents: Contents | None = None
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The native libraries that it is known to bring, besides QNN's."""
+        return self.contents.libraries if self.contents else ()
+
+    @property
+    def runs_models(self) -> bool:
+        """Whether it is known to bring a library with LiteRT or TensorFlow Lite."""
+        return not RUNTIMES.isdisjoint(self.libraries)
 
 
 @functools.cache
@@ -56,7 +95,8 @@ def find_dependencies(texts: Iterable[str]) -> list[Dependency]:
             qnn = version if package.is_qnn else package.releases.get(version, "")
             qnn = qnn if package.brings_qnn and is_version(qnn) else ""
             newest = "" if qnn else _find_next_qnn(package, version)
-            dependencies.append(Dependency(text, version, package, qnn, newest))
+            contents = package.find_contents(version)
+            dependencies.append(Dependency(text, version, package, qnn, newest, contents))
     return dependencies
 
 

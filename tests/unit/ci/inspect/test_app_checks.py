@@ -214,6 +214,13 @@ LITERT = "minSdk 31\nimplementation 'com.google.ai.edge.litert:litert:2.1.5'"
 TARGETED = "bundle { deviceTargetingConfig = file('groups.xml') }"
 
 
+LITERT_2_3 = LITERT.replace("2.1.5", "2.3.0")
+LITERT_LM = "implementation 'com.google.ai.edge.litertlm:litertlm-android:0.11.0'"
+NPU_RUNTIME = "api 'com.google.ai.edge.litert:litert-npu-runtime-qualcomm:2.3.0'"
+DELEGATE = "api 'com.qualcomm.qti:qnn-litert-delegate"
+OWN_DISPATCH = {DISPATCH: library(DISPATCH)}
+
+
 def with_pack(*groups: str, build: str = TARGETED, config: str = GROUPS_OF_PACK) -> Make:
     """A Gradle project with an app and an AI pack, which has a model for each of the groups."""
     files: dict[str, str | bytes] = {
@@ -349,6 +356,13 @@ PAIRS |= {
         sources(LEGACY, "packaging { jniLibs { if (small) { excludes += '**/libother.so' } } }"),
     ),
 }
+PAIRS |= {
+    "QNN898": (sources(LITERT, libraries={}), sources(LITERT, NPU_RUNTIME, libraries={})),
+    "QNN899": (
+        sources(LITERT, NPU_RUNTIME, libraries={}),
+        sources(LITERT_2_3, NPU_RUNTIME, libraries={}),
+    ),
+}
 OF_SOCS = {"QNN886": ("SM8850",), "QNN889": ("SM8750",)}  # found only if the app is judged for one
 
 
@@ -417,9 +431,31 @@ def test_each_fault_is_found_in_a_real_app(
         (sources(LEGACY, KEEPS, "jniLibs { excludes += ['**'] }"), "SM8650", ["QNN850", "QNN894"]),
         (sources(LEGACY, libraries={}), "SM8650", ["QNN850"]),
         (sources(libraries={}), "", ["QNN850"]),
-        (sources("api 'x:other:1'", libraries={}), "", ["QNN850", "QNN893"]),
-        (sources("jniLibs.srcDirs = [libs]", libraries={}), "", ["QNN850", "QNN893"]),
-        (sources(LITERT, libraries={}), "", ["QNN893"]),
+        (sources("api 'x:other:1'", libraries={}), "", ["QNN893"]),
+        (sources("jniLibs.srcDirs = [libs]", libraries={}), "", ["QNN893"]),
+        (sources("implementation(Deps.gone)", libraries={}), "", ["QNN893"]),
+        (sources(LITERT, libraries={}), "", ["QNN898"]),
+        (sources(LITERT, libraries={}, **ASSET), "SM8650", ["QNN898"]),
+        (sources(LITERT.replace("2.1.5", "1.4.0"), libraries={}), "", ["QNN898"]),
+        (sources(LITERT.replace("2.1.5", "+"), libraries={}), "", ["QNN893"]),
+        (sources(LITERT, "api 'x:other:1'", libraries={}), "", ["QNN893"]),
+        (sources(LITERT, "api 'x:litert-own:1'", libraries={}), "", ["QNN893"]),
+        (sources(LITERT, *FROM_MAVEN, libraries={}), "", ["QNN898"]),
+        (sources(LITERT, LEGACY, KEEPS), "", ["QNN898"]),
+        (sources(LITERT, LEGACY, KEEPS, libraries=with_litert()), "", []),
+        (sources(LITERT_LM, LEGACY, KEEPS, libraries=SET | OWN_DISPATCH, **ASSET), "SM8650", []),
+        (sources(LITERT_LM, LEGACY, KEEPS, **ASSET), "SM8650", ["QNN873", "QNN898"]),
+        (
+            sources(
+                LITERT_2_3, NPU_RUNTIME, LEGACY, f"{RUNTIME_OF}:2.50.0'", libraries={}, **ASSET
+            ),
+            *("SM8650", []),
+        ),
+        (sources(LITERT_2_3, NPU_RUNTIME, LEGACY, libraries={}, **ASSET), "", ["QNN885"]),
+        (
+            sources(LITERT, f"{DELEGATE}:2.49.0'", *FROM_MAVEN, libraries={}),
+            *("SM8650", []),
+        ),
         (
             sources("'org.pytorch:executorch-android-qnn:1.5.1'", libraries={}),
             *("SM8650", ["QNN885", "QNN895"]),
@@ -827,16 +863,16 @@ def test_a_context_binary_in_a_pack_has_to_be_for_the_socs_of_its_group(
     assert [finding.id for finding in judge_unit(app, []) if finding.id == "QNN878"] == expected
 
 
-ORT = "com.microsoft.onnxruntime:onnxruntime-android-qnn:1.26.0"
+WITH_RUNTIME = "com.microsoft.onnxruntime:onnxruntime-android-qnn:1.26.0"
 EXCLUDED = "{ exclude(group = 'com.qualcomm.qti', module = 'qnn-runtime') }"
 
 
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
-        (f"api('{ORT}') {EXCLUDED}", ["QNN885"]),
-        (f"api('{ORT}') {EXCLUDED}; api('com.qualcomm.qti:qnn-runtime:2.49.0')", []),
-        (f"api('{ORT}')", []),
+        (f"api('{WITH_RUNTIME}') {EXCLUDED}", ["QNN885"]),
+        (f"api('{WITH_RUNTIME}') {EXCLUDED}; api('com.qualcomm.qti:qnn-runtime:2.49.0')", []),
+        (f"api('{WITH_RUNTIME}')", []),
     ],
 )
 def test_a_package_without_its_runtime_brings_no_qnn(
@@ -844,3 +880,74 @@ def test_a_package_without_its_runtime_brings_no_qnn(
 ) -> None:
     (app,) = read(sources(LEGACY, KEEPS, build, libraries={})(tmp_path / "a"), tmp_path / "b")
     assert [finding.id for finding in judge_unit(app, []) if finding.id == "QNN885"] == expected
+
+
+UNDECLARED = "<manifest><application/></manifest>"
+REMOVED = """<manifest xmlns:android="http://schemas.android.com/apk/res/android"
+xmlns:tools="http://schemas.android.com/tools"><application>
+<uses-native-library android:name="libcdsprpc.so" tools:node="remove"/></application></manifest>"""
+
+
+@pytest.mark.parametrize(
+    ("build", "manifest", "expected"),
+    [
+        (LITERT_2_3, UNDECLARED, []),
+        (LITERT.replace("2.1.5", "1.4.0"), UNDECLARED, ["QNN860"]),
+        (LITERT_2_3, REMOVED, ["QNN860"]),
+    ],
+)
+def test_the_manifest_of_a_package_declares_libraries_of_the_device(
+    build: str, manifest: str, expected: list[str], tmp_path: Path
+) -> None:
+    project = sources(build, NPU_RUNTIME, *FROM_MAVEN, libraries={})(tmp_path / "a")
+    write_files(project, {"app/src/main/AndroidManifest.xml": manifest})
+    (app,) = read(project, tmp_path / "b")
+    assert [finding.id for finding in judge_unit(app, []) if finding.id == "QNN860"] == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "soc", "code", "expected"),
+    [
+        (sources(LITERT, libraries={}), "", "QNN898", "npu-runtime-qualcomm:2.3.0, and on"),
+        (sources(LITERT_2_3, libraries={}), "", "QNN898", "litert-npu-runtime-qualcomm:2.3.0; and"),
+        (sources(LITERT_LM, libraries={}), "", "QNN898", "package libLiteRtDispatch_Qualcomm.so"),
+        (
+            sources(LITERT.replace("2.1.5", "1.4.0"), LEGACY, KEEPS),
+            *("", "QNN898", "depend on com.qualcomm.qti:qnn-litert-delegate, which"),
+        ),
+        (sources(f"{DELEGATE}:2.49.0'", libraries={}), "", "QNN885", "in the same version, 2.49.0"),
+        (
+            sources(f"{RUNTIME_OF}:2.49.0'", f"force {RUNTIME_OF}:2.42.0'", libraries={}),
+            *("SM8850", "QNN886", "force com.qualcomm.qti:qnn-runtime:2.46.0 or newer, or"),
+        ),
+        (
+            sources(f"{ORT}:1.26.0' // no force", libraries={}),
+            *("SM8850", "QNN886", "depend on com.qualcomm.qti:qnn-runtime:2.46.0 or newer: Gradle"),
+        ),
+    ],
+)
+def test_the_fix_of_a_package_fits_the_app(
+    make: Make, soc: str, code: str, expected: str, tmp_path: Path
+) -> None:
+    findings = judge(make(tmp_path / "a"), tmp_path / "b", *filter(None, [soc]))
+    (fix,) = [finding.fix for finding in findings if finding.id == code]
+    assert expected in fix
+
+
+def test_a_wrong_model_for_devices_that_are_not_requested_is_a_warning(tmp_path: Path) -> None:
+    project = with_pack("Qualcomm_SM8750", "Qualcomm_SM8650")(tmp_path / "a")
+    for number, (socs, severity) in enumerate(
+        [((), Severity.ERROR), (("SM8750",), Severity.ERROR), (("SM8650",), Severity.WARNING)]
+    ):
+        findings = judge(project, tmp_path / f"b{number}", *socs)
+        assert [each.severity for each in findings if each.id == "QNN878"] == [severity]
+
+
+def test_libraries_of_two_modules_with_one_name_and_two_contents_are_reported(
+    tmp_path: Path,
+) -> None:
+    project = sources(LEGACY, KEEPS, "api project(':npu')")(tmp_path / "a")
+    name = "libQnnSystem.so"
+    module = {"npu/build.gradle": "", f"npu/src/main/jniLibs/{ABI}/{name}": library(name, OLDER)}
+    findings = judge(write_files(project, module), tmp_path / "b")
+    assert [finding.subject for finding in findings if finding.id == "QNN867"] == [name]

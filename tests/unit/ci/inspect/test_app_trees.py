@@ -479,3 +479,86 @@ def test_constants_of_buildsrc_are_variables(tmp_path: Path) -> None:
     (unit,) = read(write_files(tmp_path / "a", files), tmp_path / "b")
     assert unit.gradle
     assert unit.gradle.packages == ("x:qnn:2.37.1",)
+
+
+CATALOG_OF_ALIASES = """[versions]
+least = "28"
+qnn = "2.49.0"
+[libraries]
+qnn-runtime = { module = "com.qualcomm.qti:qnn-runtime", version.ref = "qnn" }
+[plugins]
+androidApplication = { id = "com.android.application", version = "8.13.0" }
+"""
+BY_ALIAS = "plugins { alias(libs.plugins.androidApplication) }"
+
+
+def test_an_app_of_several_platforms_is_read_from_its_own_source_set(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "settings.gradle.kts": 'include(":composeApp")',
+        "build.gradle.kts": "plugins { alias(libs.plugins.androidApplication) apply false }",
+        "gradle/libs.versions.toml": CATALOG_OF_ALIASES,
+        "composeApp/build.gradle.kts": f"{BY_ALIAS}\nimplementation(libs.qnn.runtime)\n"
+        "minSdk = libs.versions.least.get().toInt()",
+        f"composeApp/src/androidMain/jniLibs/{ABI}/liba.so": "",
+        "composeApp/src/androidMain/AndroidManifest.xml": TEXT,
+        f"composeApp/src/main/jniLibs/{ABI}/libunused.so": "",
+    }
+    (unit,) = read(write_files(tmp_path / "a", files), tmp_path / "b")
+    assert [library.name for library in unit.libraries] == ["liba.so"]
+    assert (unit.name, unit.min_sdk) == ("composeApp", 28)
+    assert unit.gradle
+    assert unit.gradle.packages == ("com.qualcomm.qti:qnn-runtime:2.49.0",)
+
+
+@pytest.mark.parametrize("framework", ["package.json", "pubspec.yaml"])
+def test_a_gradle_project_below_the_folder_is_read_as_sources(
+    framework: str, tmp_path: Path
+) -> None:
+    files = {
+        framework: "",
+        "android/settings.gradle": "include ':app'",
+        "android/build.gradle": "ext { minSdkVersion = 26 }",
+        "android/gradle.properties": "expo.useLegacyPackaging=true",
+        "android/app/build.gradle": "id 'com.android.application'\n"
+        "minSdkVersion rootProject.ext.minSdkVersion\n"
+        "jniLibs.useLegacyPackaging = findProperty('expo.useLegacyPackaging').toBoolean()",
+        f"android/app/src/main/jniLibs/{ABI}/liba.so": "",
+        "android/app/src/main/AndroidManifest.xml": "<manifest><application/></manifest>",
+    }
+    (unit,) = read(write_files(tmp_path / "shop", files), tmp_path / "b")
+    assert (unit.name, unit.kind, unit.min_sdk) == ("android/app", Kind.SOURCES, 26)
+    assert unit.gradle
+    assert unit.gradle.legacy is True
+
+
+@pytest.mark.parametrize(
+    ("script", "packages"),
+    [("gradle/deps.gradle", ("com.qualcomm.qti:qnn-runtime:2.49.0",)), ("../outside.gradle", ())],
+)
+def test_packages_of_a_script_that_the_project_applies_have_names(
+    script: str, packages: tuple[str, ...], tmp_path: Path
+) -> None:
+    files = {
+        "settings.gradle": "include ':app'",
+        "build.gradle": f"apply from: '{script}'",
+        script: 'ext { v = "2.49.0"; deps = [qnn: "com.qualcomm.qti:qnn-runtime:$v"] }',
+        "app/build.gradle": "id 'com.android.application'\nimplementation deps.qnn",
+    }
+    (unit,) = read(write_files(tmp_path / "a", files), tmp_path / "b")
+    assert unit.gradle
+    assert (unit.gradle.packages, unit.gradle.has_others) == (packages, not packages)
+
+
+def test_packages_that_buildsrc_names_are_those_of_an_app(tmp_path: Path) -> None:
+    constants = """object Deps {
+    const val qnn = "2.49.0"
+    const val runtime = "com.qualcomm.qti:qnn-runtime:$qnn"
+}"""
+    files = {
+        "settings.gradle.kts": 'include(":app")',
+        "buildSrc/src/main/kotlin/Deps.kt": constants,
+        "app/build.gradle.kts": f"{APP_SCRIPT}\nimplementation(Deps.runtime)",
+    }
+    (unit,) = read(write_files(tmp_path / "a", files), tmp_path / "b")
+    assert unit.gradle
+    assert unit.gradle.packages == ("com.qualcomm.qti:qnn-runtime:2.49.0",)

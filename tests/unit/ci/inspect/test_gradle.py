@@ -13,6 +13,7 @@ from ci.inspect.gradle import (
     Gradle,
     is_excluded,
     join_modules,
+    list_plugins,
     parse_gradle,
     read_build,
     read_catalog,
@@ -27,8 +28,18 @@ CATALOG = {
 }
 
 
+VARIABLES = {
+    "npu": "3",
+    "on": "true",
+    "x.off": "false",
+    "least": "26",
+    "qnn": "a.b:qnn:1",
+    "libs.versions.sdk.least": "27",
+}
+
+
 def parse(text: str) -> Gradle:
-    return parse_gradle("build.gradle", text, CATALOG, {"npu": "3"})
+    return parse_gradle("build.gradle", text, CATALOG, VARIABLES)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +50,26 @@ def parse(text: str) -> Gradle:
         ("packaging.jniLibs.useLegacyPackaging = true", "legacy", True),
         ("packaging { dex { useLegacyPackaging = true } }", "legacy", None),
         ("// jniLibs { useLegacyPackaging = true }", "legacy", None),
+        ("jniLibs.useLegacyPackaging = on.toBoolean()", "legacy", True),
+        (
+            "jniLibs { useLegacyPackaging (findProperty('x.off')?.toBoolean() ?: true) }",
+            "legacy",
+            False,
+        ),
+        (
+            "jniLibs.useLegacyPackaging = providers.gradleProperty('on').get().toBoolean()",
+            "legacy",
+            True,
+        ),
+        ("jniLibs.useLegacyPackaging = property('gone').toBoolean()", "is_computed", True),
         ("jniLibs { useLegacyPackaging enabled.toBoolean() }", "is_computed", True),
         ("minSdkVersion 29 // minSdk 1", "min_sdk", 29),
         ("minSdk = libs.versions.min.get().toInt()", "min_sdk", None),
+        ("minSdk = libs.versions.sdk.least.get().toInt()", "min_sdk", 27),
+        ("minSdkVersion rootProject.ext.least", "min_sdk", 26),
+        ("minSdkVersion Integer.parseInt(findProperty('least') ?: '24')", "min_sdk", 26),
+        ("minSdk = flutter.minSdkVersion", "min_sdk", None),
+        ("def low = 23; minSdk low; targetSdk = gone", "min_sdk", 23),
         ("targetSdk = 35", "target_sdk", 35),
         ("ndk { abiFilters.addAll(listOf('arm64-v8a', 'x86')) }", "abis", ("arm64-v8a", "x86")),
         ("abiFilters 'x86'; abiFilters 'arm', 'x86'", "abis", ("x86", "arm")),
@@ -58,6 +86,19 @@ def parse(text: str) -> Gradle:
         ("implementation libs.bundles.npu", "packages", CATALOG["bundles.npu"]),
         ("testImplementation('x:qnn:1'); implementation('x:qnn:2')", "packages", ("x:qnn:2",)),
         ("debugImplementation(libs.litert.npu)", "packages", ()),
+        ("implementation(Deps.qnn)", "packages", ("a.b:qnn:1",)),
+        ("npuImplementation rootProject.ext.qnn", "packages", ("a.b:qnn:1",)),
+        ("testImplementation(Deps.qnn)", "packages", ()),
+        ("val own = 'x:qnn:$npu'; api(own)", "packages", ("x:qnn:3",)),
+        ("api 'x:qnn:${libs.versions.sdk.least.get()}'", "packages", ("x:qnn:27",)),
+        ("implementation(Deps.gone)", "has_others", True),
+        ("implementation(Deps.qnn)", "has_others", False),
+        (
+            "implementation(compose.runtime); api(projects.a); api platform(libs.b)",
+            "has_others",
+            True,
+        ),
+        ("implementation(compose.runtime); api(projects.a)", "has_others", False),
         ("compileOnly 'x:qnn:1'", "packages", ()),
         ("force('x:qnn:1'); api('x:qnn:2')", "packages", ("x:qnn:1",)),
         ("force('x:qnn:1')", "forced", ("x:qnn:1",)),
@@ -257,11 +298,18 @@ def test_build_file_that_is_too_large_or_none_is_not_read(tmp_path: Path) -> Non
         "ext.a = '",
         "group = 'a', ",
         "'a:b') { version {",
+        "alias(libs.plugins.a) ",
+        "implementation a.",
+        "a: 'a:b:$a', ",
+        "minSdk a ",
+        "${libs.versions.",
+        "findProperty('a')?.",
     ],
 )
 def test_hostile_build_file_takes_little_time(part: str) -> None:
     started = time.process_time()
     parse(part * (MAX_BYTES // len(part)))
+    list_plugins(part * (MAX_BYTES // len(part)))
     parse(part[:20] + part[-1] * (MAX_BYTES - 20))
     assert time.process_time() - started < 5
 
