@@ -528,7 +528,7 @@ def see_litert_without_npu(unit: AppUnit) -> Iterator[Seen]:
         f"{compiled[0].name}{_count_others(compiled)} is compiled for Qualcomm's NPU, and runs"
         " nowhere: 'No dispatch library found' or 'unresolved custom op: DISPATCH_OP'"
         if compiled
-        else "no model uses the NPU, and no message says so"
+        else "every model runs on the CPU or the GPU, without a message"
     )
     names = {file.name for file in unit.qnn_libraries}
     has_qnn = "libQnnHtp.so" in names or _choose_qnn(unit) is not None
