@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -61,6 +62,7 @@ SOURCE_FILES = tuple(
     f"{name}.gradle{suffix}" for name in ("build", "settings") for suffix in ("", ".kts")
 )
 SETTINGS = ("settings.gradle", "settings.gradle.kts")
+NOT_RELEASED_SET = re.compile(r"(?:android)?(?:[tT]est|[dD]ebug)|\w*Debug$")  # of source sets
 OTHER_BUILDS = ("MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel", "CMakeLists.txt", "Android.bp")
 PLUGIN_SOURCES = (".kt", ".kts", ".gradle", ".groovy", ".java")
 MAX_PLUGIN_SOURCES = 200  # files
@@ -301,6 +303,8 @@ def _read_builds(root: Path, texts: Mapping[Path, str]) -> dict[str, Gradle]:
                 build = add_conventions(build, conventions)
             if not plugins.isdisjoint(app_plugins):
                 build = replace(build, is_app=True)
+            if _has_other_libraries(module):
+                build = replace(build, has_others=True)
             builds[_name_module(root, module)] = build
     return builds
 
@@ -326,6 +330,17 @@ def _list_jni_folders(module: Path, gradle: Gradle) -> Iterator[Path]:
     for folder in (_find_main(module) / "jniLibs", *(module / name for name in gradle.jni_folders)):
         if folder.is_dir():
             yield folder
+
+
+def _has_other_libraries(module: Path) -> bool:
+    """Return whether a module has native libraries in a source set that is not read, such as that
+    of a flavour, and that a released app may get."""
+    with suppress(OSError):
+        for folder in (module / "src").iterdir():
+            is_read = folder == _find_main(module) or NOT_RELEASED_SET.match(folder.name)
+            if not is_read and any((folder / "jniLibs").glob(f"{QNN_ABI}/*.so")):
+                return True
+    return False
 
 
 def _find_main(module: Path) -> Path:

@@ -562,3 +562,23 @@ def test_packages_that_buildsrc_names_are_those_of_an_app(tmp_path: Path) -> Non
     (unit,) = read(write_files(tmp_path / "a", files), tmp_path / "b")
     assert unit.gradle
     assert unit.gradle.packages == ("com.qualcomm.qti:qnn-runtime:2.49.0",)
+
+
+@pytest.mark.parametrize(
+    ("source_set", "is_known"),
+    [
+        *(("main", True), ("npu", False), ("npuRelease", False)),
+        *(("debug", True), ("npuDebug", True), ("androidTest", True), ("test", True)),
+    ],
+)
+def test_libraries_of_a_flavour_are_not_known(
+    source_set: str, is_known: bool, tmp_path: Path
+) -> None:
+    files = {
+        "settings.gradle": "include ':app'",
+        "app/build.gradle": "id 'com.android.application'",
+        f"app/src/{source_set}/jniLibs/{ABI}/liba.so": "",
+    }
+    (unit,) = read(write_files(tmp_path / "a", files), tmp_path / "b")
+    assert unit.gradle
+    assert unit.gradle.has_others is not is_known
