@@ -194,7 +194,7 @@ def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) ->
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             raise UsageError(
                 f"{source} lacks {show_path(missing[0])}{more}",
-                why="git is told to leave this out of the work tree, as in a sparse checkout",
+                why="the index marks this as left out of the work tree, as in a sparse checkout",
                 fix="pass --rev HEAD, or run `git sparse-checkout disable`",
             )
         return DirectoryTree(source, layout)
