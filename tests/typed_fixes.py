@@ -214,6 +214,7 @@ BUNDLES = "tests/integration/llm/test_bundles.py"
 LITERT = "tests/integration/litert/test_typed_remedies.py"
 ONNX = "tests/integration/onnx/test_typed_remedies.py"
 USERS = "tests/integration/cases/test_users_functions.py"
+BUILDS = "tests/integration/builds"
 DEVICES = "tests/integration/device/test_verbs.py"
 LACKING = f"{HINTS}::test_no_hint_of_a_refusal_that_needs_more_than_files_ends_in_another_one"
 # What a fix has in braces differs from call to call. These are typed by the row of a command, or by
@@ -296,20 +297,54 @@ TYPED_BY = {
         ("pass --prompt", "pass a shorter --prompt"),
         f"{BUNDLES}::test_a_prompt_or_metadata_that_does_not_fit_a_bundle_is_refused",
     ),
+    (
+        "git -C {shell_word(str(source))} submodule update --init --recursive"
+        " {shell_words(missing)}"
+    ): f"{BUILDS}/test_build_aot.py::"
+    "test_submodules_that_a_checkout_lacks_are_there_after_the_command_in_the_fix",
+    (
+        "pass a newer SDK with --sdk, or build an ExecuTorch that works with this one"
+        " (docs/reference/pairs.md)"
+    ): f"{BUILDS}/test_build_aot.py::"
+    "test_names_that_an_sdk_lacks_are_in_the_newer_one_that_the_fix_asks_for",
+    "install torch there, or add --no-proof to only import the adaptor": (
+        f"{BUILDS}/test_build_aot.py::"
+        "test_what_a_python_lacks_is_named_before_the_build_unless_the_build_does_not_need_it"
+    ),
+    "`qnn-ci {'inspect', str(program), '--soc', soc)} shows every check": (
+        "tests/unit/ci/device/test_messages.py::test_the_command_of_a_refusal_shows_every_check"
+    ),
+    (
+        "give the engine access to the registry or to a mirror, or load the image into the"
+        " engine and pass its name with --base"
+    ): "tests/unit/ci/images/test_engine_calls.py::"
+    "test_an_unpullable_base_image_is_reported_before_wheels_are_fetched",
+    "use a longer prompt, or a smaller --prefill": (
+        "tests/unit/ci/llm/test_lowering.py::"
+        "test_a_text_ends_where_the_context_has_room_for_no_more_calls"
+    ),
+    "pass an SDK that contains it with --sdk, or omit the option for the backend": (
+        "tests/unit/ci/onnx/test_arguments.py::"
+        "test_a_library_that_is_missing_is_in_another_sdk_or_not_needed_without_the_option"
+    ),
+    "if the signer is known to use such keys, pass --accept-unrecognised": (
+        "tests/integration/signing/test_failures.py::"
+        "test_unrecognised_signature_fails_unless_it_is_accepted"
+    ),
+    (
+        "install Python 3.11 (`uv python install 3.11`), or pass a Python older than 3.12 with"
+        " --signer-python or {PYTHON_VARIABLE}"
+    ): "tests/unit/ci/signing/test_signer.py::"
+    "test_the_signers_python_is_this_one_then_one_on_path_then_one_of_uv",
 }
 SDK = "needs a QNN SDK from Qualcomm's website, which demands an account"
 # Fixes that no test types, and why.
 LEFT = {
     (
-        "git -C {source} submodule update --init --recursive {' '.join(missing)}"
-    ): "git fetches from GitHub",
-    (
-        "pass a newer SDK with --sdk, or build an ExecuTorch that works with this one"
-        " (docs/reference/pairs.md)"
-    ): SDK,
-    "pass such an SDK with --sdk, or provision the profile direct-lpai": SDK,
+        "pass such an SDK with --sdk, or provision the profile direct-lpai"
+    ): "an SDK in --sdk or a variable is refused before, and any other one is provisioned: it has a"
+    " licence",
     "build the adaptor for this Python, with --python and --clean": SDK,
-    "install torch there, or add --no-proof to only import the adaptor": SDK,
     "remove -D options about Python, and build with --clean": SDK,
     (
         "build qnn_executor_runner with `qnn-ci build runner --source CHECKOUT` and the same --sdk,"
@@ -323,7 +358,7 @@ LEFT = {
         "set --runner to a command that runs it on such a device; the program is kept next to the"
         " report, in qnn/{self.spec.slug}"
     ): "needs a device whose GPU or LPAI runs the program",
-    "use a smaller model, or raise --timeout-s": "needs weights that are read for minutes",
+    "use a smaller model, or raise --timeout-s": "needs weights that are read for seconds",
     (
         "choose another directory for --keep-artifacts, on a disk with enough free space"
     ): "needs a disk that becomes full during a run",
@@ -331,21 +366,8 @@ LEFT = {
         "run without --saver: this QNN version writes another format, or Saver was stopped"
     ): "needs a QNN whose Saver writes another format",
     (
-        "`qnn-ci {'inspect', str(program), '--soc', soc)} shows every check"
-    ): "the doctor names what is known to fail before; tests/unit/ci/device compares the message",
-    **dict.fromkeys(
-        (
-            "check that the engine can start a container: `docker run --rm {base} true`",
-            (
-                "give the engine access to the registry or to a mirror, or load the image into the"
-                " engine and pass its name with --base"
-            ),
-        ),
-        "needs a Docker engine that fails",
-    ),
-    (
-        "use a longer prompt, or a smaller --prefill"
-    ): "needs a text that ends early; tests/unit/ci/llm compares the message",
+        "check that the engine can start a container: `docker run --rm {base} true`"
+    ): "needs a Docker engine that fails",
     (
         "change the model; if it is only slow to compile, raise --timeout-s"
     ): "needs a model that LiteRT's plugin compiles for minutes",
@@ -356,25 +378,15 @@ LEFT = {
         "compile it first: `test_onnx` with --keep-artifacts keeps the context model"
     ): "a line of an answer; docs/guides/onnx.md types it",
     (
-        "pass an SDK that contains it with --sdk, or omit the option for the backend"
-    ): "printed after the provisioning; tests/unit/ci/onnx compares it",
-    (
-        "if the signer is known to use such keys, pass --accept-unrecognised"
-    ): "needs a signer with keys of an unknown kind; tests/unit/ci/signing compares it",
-    (
-        "install Python 3.11 (`uv python install 3.11`), or pass a Python older than 3.12 with"
-        " --signer-python or {PYTHON_VARIABLE}"
-    ): "needs a machine without a Python older than 3.12",
-    (
         "check --filter, -k and --deselect; names are such as"
         " TestQNNQuantizedOperator::test_qnn_backend_relu"
     ): "needs ExecuTorch's tests; docs/guides/upstream.md types --filter",
     (
-        "change the manifest by hand, then run `qnn-ci lock {name} --write`"
-    ): "needs a manifest of this project that is damaged",
-    (
         "`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
     ): "needs a red model; the README's is mended by its command",
+    (
+        "change the manifest by hand, then run `qnn-ci lock {name} --write`"
+    ): "needs a manifest of this project that is damaged",
     (
         "`qnn-ci {mend_command}` finds operators to compute in float"
     ): "needs a red quantized model; that of docs/guides/mend.md is mended by its command",

@@ -28,6 +28,7 @@ from provisioning.files import has_files
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.targets import find_soc
+from provisioning.quoting import shell_word, shell_words
 from provisioning.store.store import store_home
 from provisioning.versions import is_older, is_same
 
@@ -306,7 +307,8 @@ def check_submodules(source: Path, submodules: tuple[str, ...]) -> None:
         raise UnfitError(
             f"{source} lacks {len(missing)} of {len(submodules)} submodules: {', '.join(missing)}",
             why="they are empty or missing; CMake would report them late and one by one",
-            fix=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
+            fix=f"git -C {shell_word(str(source))} submodule update --init --recursive "
+            f"{shell_words(missing)}",
         )
 
 

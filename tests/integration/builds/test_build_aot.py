@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ from tests.integration.builds.worlds import (
     read_published,
     replace_text,
 )
+from tests.stand_ins.repository import Checkout, make_checkout
+from tests.stand_ins.tiny_toolchains import make_qnn_sdk
 from tests.stand_ins.waits import wait_until
 from tests.workflows.commands import Heard
 
@@ -121,6 +124,43 @@ def test_all_that_a_checkout_or_an_sdk_lacks_is_named_before_cmake_runs(world: B
     (world.folder / "qnn/include/QNN/HTP/QnnHtpDevice.h").unlink()
     world.refuse(3, "lacks include/QNN/HTP/QnnHtpDevice.h", "aot")
     assert not (world.home / "builds").exists()
+
+
+def test_submodules_that_a_checkout_lacks_are_there_after_the_command_in_the_fix(
+    world: BuildWorld,
+) -> None:
+    paths = ("third-party/json", "third-party/gflags")
+    for path in paths:
+        shutil.rmtree(world.checkout / path)
+        make_checkout(world.folder / Path(path).name, {"README": "stands in"})
+    (world.checkout / ".gitmodules").unlink()
+    checkout = Checkout(world.checkout)
+    checkout.git("init", "-q", "-b", "main")
+    for path in paths:
+        checkout.git("submodule", "--quiet", "add", str(world.folder / Path(path).name), path)
+    checkout.commit()
+    checkout.git("submodule", "--quiet", "deinit", "--force", "--all")
+    for path in paths:
+        assert not [*(world.checkout / path).iterdir()]
+    data = world.refuse(3, "lacks 2 of 6 submodules: ", "aot", "--check")
+    local = {**os.environ, "GIT_ALLOW_PROTOCOL": "file"}
+    subprocess.run(["bash", "-c", data["fix"]], check=True, env=local)
+    assert world.call("aot", "--check")[0] == 0
+
+
+def test_names_that_an_sdk_lacks_are_in_the_newer_one_that_the_fix_asks_for(
+    world: BuildWorld,
+) -> None:
+    source = world.checkout / "backends/qualcomm/runtime/Graph.cpp"
+    source.write_text(
+        f"{source.read_text()}static const int kSlc = QNN_HTP_GRAPH_OPTIMIZATION_TYPE_NEW;\n"
+    )
+    newer = make_qnn_sdk(world.folder / "newer")
+    with (newer / "include/QNN/QnnTypes.h").open("a") as header:
+        header.write("#define QNN_HTP_GRAPH_OPTIMIZATION_TYPE_NEW 1\n")
+    data = world.refuse(3, "lack QNN_HTP_GRAPH_OPTIMIZATION_TYPE_NEW", "runner_checkout", "--check")
+    assert data["fix"].startswith("pass a newer SDK with --sdk")
+    assert world.call("runner_checkout", "--check", "--sdk", str(newer))[0] == 0
 
 
 def make_bare_python(world: BuildWorld, module: str) -> str:

@@ -69,6 +69,7 @@ def test_unrecognised_signature_fails_unless_it_is_accepted(
     ended = verb.run(*words, STAND_IN_KEYS=keys)
     assert ended.returncode == 5
     assert Failure.UNRECOGNISED.value in ended.stderr
+    assert "pass --accept-unrecognised" in " ".join(ended.stderr.split())
     assert not (tmp_path / "signed").exists()
     assert verb.run(*words, "--accept-unrecognised", STAND_IN_KEYS=keys).returncode == 0
     assert verb.run("sign", "--verify", "signed").returncode == 1

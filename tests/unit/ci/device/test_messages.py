@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ci.__main__ import main
 from ci.device import bundle as bundles
 from ci.device.bundle import (
     BUNDLE,
@@ -22,7 +25,7 @@ from ci.device.bundle import (
 )
 from ci.device.provenance import find_evidence, list_signed
 from provisioning.console.progress import Progress
-from provisioning.errors import QnnCiError
+from provisioning.errors import ExitCode, QnnCiError, UnfitError
 from tests.stand_ins import statements
 from tests.stand_ins.lowered import make_program
 from tests.stand_ins.snapshots import check_snapshot
@@ -89,6 +92,23 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
         "no pass": lambda: find_evidence([proven], place / "evidence"),
         "not signed": lambda: list_signed(place / "evidence"),
     }
+
+
+def test_the_command_of_a_refusal_shows_every_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bundles, "read_elf", read_facts)
+    runtime = make_runtime(tmp_path / "sdk", 75, **ANDROID)
+    program = tmp_path / "its model.pte"
+    program.write_bytes(make_program())  # for SM8650
+    with pytest.raises(UnfitError) as caught:
+        require_loads(program, runtime, ["SM8750"])
+    (command,) = re.findall(r"`qnn-ci (.+?)` shows every check", caught.value.fix)
+    (axis,) = re.findall(r"failed check: (.+?)\)", caught.value.what)
+    assert main(shlex.split(command)) == ExitCode.FAILED
+    shown = capsys.readouterr().out
+    assert axis in shown
+    assert "for SM8750: no (" in shown
 
 
 def test_refusals_say_what_why_and_what_to_do(

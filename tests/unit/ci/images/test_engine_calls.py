@@ -51,7 +51,10 @@ def test_an_unpullable_base_image_is_reported_before_wheels_are_fetched(
     assert names(engine) == ["pull"]
     errors = capsys.readouterr().err
     assert "no route to host" in errors
-    assert "--base" in errors
+    assert "load the image into the engine and pass its name with --base" in " ".join(
+        errors.split()
+    )
+    assert main(["image", "build", "--base", OWN]) == ExitCode.OK  # the engine has it
 
 
 @pytest.mark.usefixtures("wheels")

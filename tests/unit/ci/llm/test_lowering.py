@@ -110,7 +110,13 @@ def test_a_text_ends_where_the_context_has_room_for_no_more_calls(
     with pytest.raises(FailedError, match="text is shorter than one prefill: 2 tokens") as caught:
         short.collect_inputs(always_choose(decoder, 7), tiny_model.interface)
     assert f"at least {SIZE}" in caught.value.what
-    assert "--prefill" in caught.value.fix
+    assert caught.value.fix == "use a longer prompt, or a smaller --prefill"
+    longer = make(prompts=(tiny_model.runs.prompt[:SIZE],), eos=7)
+    recorded = longer.collect_inputs(always_choose(decoder, 7), tiny_model.interface)
+    assert len(recorded[SIZE]) > 0
+    fewer = make(prompts=(tiny_model.runs.prompt[:2],), eos=7, prefill=2)
+    small_calls = Interface.of(tiny_model.config, tiny_model.interface.context, 2)
+    assert len(fewer.collect_inputs(always_choose(decoder, 7), small_calls)[2]) > 0
 
 
 def always_choose(decoder: Any, token: int) -> Any:

@@ -99,6 +99,23 @@ def test_a_missing_library_or_package_is_named_before_a_case_runs(
     assert steps.session == {}
 
 
+def test_a_library_that_is_missing_is_in_another_sdk_or_not_needed_without_the_option(
+    steps: Steps, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = ("--option", "backend_type=cpu")
+    assert run(*option) == ExitCode.ENVIRONMENT
+    message = " ".join(capsys.readouterr().err.split())
+    assert "with --sdk, or omit the option for the backend" in message
+    assert run() == ExitCode.OK
+    steps.root = Path("an sdk").absolute()
+    libraries = steps.root / "lib/x86_64-linux-clang"
+    libraries.mkdir(parents=True)
+    (steps.root / "sdk.yaml").touch()
+    (libraries / "libQnnCpu.so").touch()
+    assert run(*option, "--sdk", "an sdk") == ExitCode.OK
+    assert steps.step_arguments["choice"].sdk == str(steps.root)
+
+
 def test_every_option_of_test_onnx_reaches_the_run(steps: Steps) -> None:
     Path("qnn.toml").write_text('extends = "default"\n[schemes.u8]\nmin_cosine = 0.5\n')
     Path("an sdk").mkdir()

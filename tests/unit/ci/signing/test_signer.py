@@ -66,8 +66,11 @@ def test_the_signers_python_is_this_one_then_one_on_path_then_one_of_uv(
 ) -> None:
     of_uv = put_program("kept", answer("3.8.20")).rename(tmp_path / "python3")
     put_program("uv", "echo error: none; exit 2")
-    with pytest.raises(UnfitError):
+    with pytest.raises(UnfitError) as caught:
         find_interpreter()
+    # What its fix says to do is done: another Python is passed, and uv has installed one.
+    assert "(`uv python install 3.11`), or pass a Python older than 3.12 with" in caught.value.fix
+    assert find_interpreter(str(of_uv)) == Interpreter(of_uv, "3.8.20")
     put_program("uv", f'test "$*" = "python find <3.12" && echo warning && echo {of_uv}')
     assert find_interpreter() == Interpreter(of_uv, "3.8.20")
     put_program("python3.11", "exit 1")  # a shim that leads nowhere
