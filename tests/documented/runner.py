@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +26,8 @@ from ci.packages.pip_settings import read_settings
 from ci.packages.uv import find_uv, translate
 from tests.documented.pages import Command, read_commands
 from tests.documented.place import Ended, Place, git, give_downloads, make_place
-from tests.documented.sessions import ROWS
+from tests.documented.sessions import ROWS as SESSION_ROWS
+from tests.documented.sessions import SessionRow
 from tests.documented.table import Row, fill, find_row, read_list
 from tests.stand_ins.repository import make_checkout
 
@@ -46,6 +47,7 @@ THEIRS = {
     "provisioning/__init__.py": "raise SystemExit('not this one')\n",
     "README.md": "Models\n",
 }
+JOURNEYS = "./nox -s journeys"
 IN_THE_SHELL = ("export ", "eval ")
 BY_UV = ("uvx ", "uv ")  # the reader has no clone
 
@@ -84,20 +86,30 @@ def list_runs() -> list[Run]:
     return [*once, *twice]
 
 
-def find_daily(runs: list[Run]) -> set[Run]:
-    """The runs whose command is typed daily: by ``./nox -s journeys`` or by ``.ci/run
-    --sessions``, which types it in a clone."""
-    in_sessions = {row.command for row in ROWS if not row.run_by}
+def name_typists(
+    runs: Sequence[Run], session_rows: Sequence[SessionRow] = SESSION_ROWS
+) -> dict[Run, str]:
+    """Who types the command of a run daily: ``./nox -s journeys``, or a row of
+    tests/documented/sessions.py, which types it in a clone. The night types what has nobody.
+
+    A row that needs a Docker engine is not typed where there is none, and prints something else.
+    """
+    typists = {}
+    in_sessions = {row.command: row for row in session_rows if not (row.run_by or row.engine)}
     in_sample = {(run.command, run.install) for run in choose_sample(runs)}
-    return {
-        run
-        for run in runs
-        if (run.command, run.install) in in_sample
-        or (not run.install and run.command.typed in in_sessions)
-    }
+    for run in runs:
+        if (run.command, run.install) in in_sample:
+            typists[run] = JOURNEYS
+        elif not run.install and run.command.typed in in_sessions:
+            typists[run] = name_session_row(in_sessions[run.command.typed])
+    return typists
 
 
-def choose_sample(runs: list[Run]) -> list[Run]:
+def name_session_row(row: SessionRow) -> str:
+    return f"tests/documented/sessions.py: {row.name}"
+
+
+def choose_sample(runs: Sequence[Run]) -> list[Run]:
     """What ``./nox -s journeys`` types: the first command of each page that takes seconds and is
     tried daily nowhere else, from the root and from below by turns."""
     rows = {run: find_row(run.command) for run in runs}

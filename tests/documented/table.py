@@ -30,8 +30,9 @@ class Row:
     the command's page shows ``says``, too. ``before`` is done first, in order: a function puts
     files in place, a text is a command of a page. ``needs`` are programs of the machine. Commands
     that are ``slow``, with the minutes that they may take, run only by night. ``daily_in`` is the
-    page or the test in which a command of this kind runs daily instead. What a search finds within
-    its minutes depends on the machine: if it ``may_find``, it may also end with 1.
+    page of which a command with the same session or verb runs daily instead, or the table of
+    sessions that has one. What a search finds within its minutes depends on the machine: if it
+    ``may_find``, it may also end with 1.
     """
 
     of: str
@@ -154,10 +155,7 @@ BUNDLE = (
 PLAN = (readers.change, "qnn-ci plan --head HEAD --out plan.json")
 PASSED = "[1/1] ... passed ... controls: ... passed ... 1 passed, 0 failed"
 README, CONTRIBUTING = "README.md", "CONTRIBUTING.md"
-JOURNEYS = "tests/journeys/test_journeys.py"
-AUDIT = "tests/integration/emulator/test_audit.py"
 SESSIONS = "tests/documented/sessions.py"
-QUOTED = "tests/integration/emulator/test_quoted_folder.py"
 NO_ENGINE = "no Docker engine answers"
 
 ROWS = (
@@ -168,13 +166,13 @@ ROWS = (
         "test_onnx -- --policy mended",
         "1 passed, 0 failed",
         before=(readers.red_onnx, MEND_ONNX),
-        daily_in=QUOTED,
+        daily_in=SESSIONS,
     ),
     Row(
         "--policy mended/qnn.toml",
         "1 passed, 0 failed",
         before=(readers.red_net, MEND),
-        daily_in=JOURNEYS,
+        daily_in=README,
     ),
     Row("^nox -l$", "judge a model ... test_emulator ... CI of your repository"),
     Row("^qnn-ci --help$", "judge a model ... test-emulator ... CI of your repository"),
@@ -208,7 +206,7 @@ ROWS = (
     Row("--suite faults$", "passed", slow=40, weekly=True),
     Row("--policy manifests/policies/choices.toml", "0 failed", slow=20),
     Row("test_emulator -- --model net.py.* --keep-artifacts", "1 passed, 0 failed", before=NET),
-    Row("test_emulator -- --model net.py", "1 passed, 0 failed", before=NET, daily_in=JOURNEYS),
+    Row("test_emulator -- --model net.py", "1 passed, 0 failed", before=NET, daily_in=README),
     Row(
         "--policy qnn.toml --model net$",
         "net 8a8w SM8650 failed ... net 16a8w SM8650 passed ... net finer SM8650 passed",
@@ -220,12 +218,10 @@ ROWS = (
         "test_emulator -- --model mlp --scheme fp16$",
         PASSED.replace("[1/1]", "[1/1] mlp fp16 SM8650"),
     ),
-    Row(
-        "test_emulator -- --model (mlp|lost.py:expanded)", "passed ... 0 failed", daily_in=JOURNEYS
-    ),
+    Row("test_emulator -- --model (mlp|lost.py:expanded)", "passed ... 0 failed", daily_in=README),
     Row("^nox -s test_emulator", "controls: ... passed ... 0 failed", slow=30),
     # -- other lanes --
-    Row("test_onnx -- --model net.onnx", PASSED, before=(readers.onnx_net,), daily_in=JOURNEYS),
+    Row("test_onnx -- --model net.onnx", PASSED, before=(readers.onnx_net,), daily_in=SESSIONS),
     Row("nox -s test_onnx", "passed ... 0 failed", slow=30),
     Row("test_litert -- --list$", "models (default schemes) ... dense ... SM8650"),
     Row("test_litert -- --model dense", PASSED),
@@ -255,33 +251,33 @@ ROWS = (
         "estimate --model net.py",
         "cycles ... simulated for QCS9100",
         before=NET,
-        daily_in="tests/integration/emulator/test_estimate.py",
+        daily_in=SESSIONS,
     ),
     Row(
         "estimate --model net.onnx",
         "traces/",
         before=(readers.onnx_net,),
-        daily_in="tests/integration/emulator/test_estimate.py",
+        daily_in=SESSIONS,
     ),
     Row("estimate --calibrate", "qnn-latency.json", before=(readers.timed_report,)),
     Row(
         "-s audit .*net.onnx",
         "1 passed, 0 failed",
         before=(readers.onnx_net,),
-        daily_in="tests/integration/onnx/test_audit.py",
+        daily_in=SESSIONS,
     ),
     Row(
         "-s audit .*--runtime litert",
         "1 passed, 0 failed",
         before=NET,
-        daily_in="tests/integration/litert/test_audit.py",
+        daily_in=SESSIONS,
     ),
-    Row("-s audit", "an audit does not run QNN's compiler", before=NET, daily_in=AUDIT),
+    Row("-s audit", "an audit does not run QNN's compiler", before=NET, daily_in=SESSIONS),
     Row(
         "localise .*--runtime (onnxruntime|litert)",
         "as predicted",
         before=NET,
-        daily_in="tests/unit/ci/verbs/test_localise_arguments.py",
+        daily_in=SESSIONS,
     ),
     Row(
         "-s mend .*positions --runtime onnxruntime",
@@ -291,7 +287,7 @@ ROWS = (
         "qnn-ci localise --model net.py",
         "as predicted ... 2 programs",
         before=NET,
-        daily_in=JOURNEYS,
+        daily_in=SESSIONS,
     ),
     Row("qnn-ci localise .*positions", "first wrong operator", 1),
     Row("qnn-ci localise --model red.onnx", "smallest part", 1, before=(readers.red_onnx,)),
@@ -303,7 +299,7 @@ ROWS = (
         "-s mend .*red.onnx",
         "0 of 1 case green before, 1 after",
         before=(readers.red_onnx,),
-        daily_in=QUOTED,
+        daily_in=SESSIONS,
     ),
     Row(
         "-s mend .*red.tflite",
@@ -325,7 +321,7 @@ ROWS = (
         "-s mend",
         "0 of 1 case green before, 1 after",
         before=(readers.red_net,),
-        daily_in=JOURNEYS,
+        daily_in=SESSIONS,
     ),
     Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,), slow=3),
     Row("fuzz -- --runtime litert --graph", "wrong", 1, (readers.wrong_graph,), slow=6),
@@ -339,7 +335,7 @@ ROWS = (
     # -- a team's repository --
     Row("init --workflow-only", "qnn.yml", before=("qnn-ci init --policy-only",)),
     Row("init --model net.tflite", "wrote ... qnn.toml", before=(readers.tflite_net,)),
-    Row("qnn-ci init", "wrote ... qnn.toml", daily_in=JOURNEYS),
+    Row("qnn-ci init", "wrote ... qnn.toml", daily_in=SESSIONS),
     Row(
         "qnn-ci test-emulator --policy qnn.toml --base",
         "qnn_model.py",
@@ -347,9 +343,7 @@ ROWS = (
         (INIT, GREEN, readers.broken_model),
     ),
     Row("--policy qnn.toml --record", "recorded: ", before=(INIT,)),
-    Row(
-        "test-emulator --policy qnn.toml$", "2 passed, 0 failed", before=(INIT,), daily_in=JOURNEYS
-    ),
+    Row("test-emulator --policy qnn.toml$", "2 passed, 0 failed", before=(INIT,), daily_in=README),
     Row(
         "qnn-ci report .*--base",
         "test_emulator: FAILED",
@@ -405,9 +399,9 @@ ROWS = (
     ),
     Row("qnn-ci explain", "libc++.so.1: cannot open shared object file", 1, (readers.logs,)),
     # -- builds --
-    Row("--with llama", "qnn_llama_runner", daily_in="docs/findings/builds.md", **BUILD),
+    Row("--with llama", "qnn_llama_runner", daily_in=SESSIONS, **BUILD),
     # With QNN_SDK_ROOT set, the command of docs/findings/builds.md compiles the same.
-    Row("build_runner -- .*--sdk SDK", "built in", daily_in="docs/findings/builds.md", **BUILD),
+    Row("build_runner -- .*--sdk SDK", "built in", daily_in=SESSIONS, **BUILD),
     Row("build_direct --.* --dry-run", "CDSP_VERSION=v79", **BUILD),
     Row(
         "--profile android-r27", "built in", before=(readers.second_ndk, *EXPORTS), needs=COMPILERS
@@ -415,7 +409,7 @@ ROWS = (
     Row("build linux --dry-run", "cmake -S", **BUILD),
     Row("build_(android|linux|aot|runner|direct) ?-- |build_linux", "built in", **BUILD),
     Row("build_android$|build TARGET", "built in", **BUILD),
-    Row("build_runner$", "qnn_wheel_runner", daily_in="docs/findings/builds.md"),
+    Row("build_runner$", "qnn_wheel_runner", daily_in=SESSIONS),
     Row(
         "qnn_wheel_runner",
         "",
@@ -456,13 +450,14 @@ ROWS = (
     Row("cache info", "total"),
     Row("cache clean all", "removed"),
     # -- devices, signing, images --
+    Row("deploy .*--(device adb|any)", "no", 3, BUNDLE, ("adb",), daily_in=SESSIONS),
     Row(
-        "(deploy|test-emulator) .*--(device adb|any)",
+        "test-emulator .*--(device adb|any)",
         "no",
         3,
         BUNDLE,
         ("adb",),
-        daily_in="tests/integration/device/test_verbs.py",
+        daily_in="docs/guides/device-lab.md",
     ),
     Row("--device ssh:", "cannot be reached", 5, BUNDLE, ("ssh",)),
     Row("export ", ""),
@@ -478,8 +473,7 @@ ROWS = (
         before=(*SIGNER, "./nox -s sign_skel -- --lpai-arch v6"),
     ),
     # -- plans and reports --
-    Row("-s plan", "", before=(readers.change,), daily_in="docs/reference/gate.md"),
-    Row("-ci plan", "", before=(readers.change,), daily_in=CONTRIBUTING),
+    Row("-s plan|-ci plan", "", before=(readers.change,), daily_in=SESSIONS),
     Row("qnn-ci matrix", "include", before=PLAN),
     Row("qnn-ci gate", "green", before=(*PLAN, readers.results)),
     Row("judge kept --pulled", "", before=(readers.net, KEEP, readers.pulled_outputs)),
@@ -502,7 +496,7 @@ ROWS = (
     Row("mutants -- .* --sample", "10 of ... mutants tried", slow=5, daily_in=SESSIONS),
     Row("test_trained -- --model", "bad cases, 0 green", slow=20, daily_in=SESSIONS),
     Row("-s environments", "Session environments was successful", daily_in=SESSIONS),
-    Row("unit -- tests/unit/ci/audit", " passed", daily_in=CONTRIBUTING),
+    Row("unit -- tests/unit/ci/audit", " passed", daily_in=SESSIONS),
     Row("tests -- tests/static/test_links", " passed"),
     Row("tests -- .*llm/test_stories.py", "QNN_CI_STORIES260K", daily_in=CONTRIBUTING),
     Row("tests -- .*llm/test_families.py", "QNN_CI_NIGHTLY is not set", daily_in=CONTRIBUTING),

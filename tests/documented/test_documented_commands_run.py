@@ -1,8 +1,9 @@
 """The commands that README.md, CONTRIBUTING.md and docs/ show are typed as a reader would.
 
 ``./nox -s journeys`` types one per page; ``--every-documented-command`` types all of them, each
-also from a directory below. Of these, ``daily`` marks those that pr.yml's jobs type, and ``weekly``
-those of weekly.yml. tests/static/test_documented_commands.py parses those that are not run.
+also from a directory below. Of these, ``daily`` marks those that somebody else types, and
+``weekly`` those of weekly.yml; tests/static/test_typists.py checks that each one is typed.
+tests/static/test_documented_commands.py parses those that are not run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from _pytest.mark.structures import ParameterSet
 
 from tests.documented.pages import Command
 from tests.documented.place import Ended
-from tests.documented.runner import Run, choose_sample, find_daily, judge, list_runs, prove
+from tests.documented.runner import Run, choose_sample, judge, list_runs, name_typists, prove
 from tests.documented.table import Row, find_row
 
 
@@ -22,18 +23,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "run" in metafunc.fixturenames:
         runs = list_runs()
         if metafunc.config.getoption("--every-documented-command"):
-            daily = find_daily(runs)
-            chosen = [mark(run, is_daily=run in daily) for run in runs]
+            typists = name_typists(runs)
+            chosen = [mark(run, typists.get(run, "")) for run in runs]
         else:
             chosen = [pytest.param(run) for run in choose_sample(runs)]
         metafunc.parametrize("run", chosen, ids=str)
 
 
-def mark(run: Run, *, is_daily: bool) -> ParameterSet:
-    """What is typed daily or once a week is not typed every night."""
+def mark(run: Run, typist: str) -> ParameterSet:
+    """What a typist types daily, or what is typed once a week, is not typed every night."""
     row = find_row(run.command)
-    if is_daily:
-        return pytest.param(run, marks=pytest.mark.daily)
+    if typist:
+        return pytest.param(run, marks=pytest.mark.daily(typist))
     if row.weekly:
         return pytest.param(run, marks=[pytest.mark.weekly, pytest.mark.timeout(row.limit_s + 600)])
     return pytest.param(run)

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,56 +17,16 @@ import yaml
 
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain
+from tests.stand_ins.night import Night, make_night
 
 ROOT = Path(__file__).parents[3]
 # They ask for Qualcomm's headers as well, which no public job may have.
 LICENSED = {"tests/integration/builds/test_build_executorch.py"}
-# Writes its arguments, and fails if they contain the text of the file `red`.
-RECORD = """#!/bin/sh
-echo "$(basename "$0")${QNN_CI_NIGHTLY:+ by night} $*" >> "$RECORD/calls"
-! echo "$*" | grep -qf "$RECORD/red"
-"""
-SCRIPTS = ("nox", ".ci/audit", ".ci/packages", ".ci/fresh", ".ci/container", ".ci/newest")
-
-
-@dataclass
-class Night:
-    """A checkout in which `.ci/night` calls scripts that only record how they were called."""
-
-    folder: Path
-
-    def run(self, *words: str, red: str = "nothing is red") -> subprocess.CompletedProcess[str]:
-        (self.folder / "red").write_text(f"{red}\n")
-        (self.folder / "calls").write_text("")
-        return subprocess.run(
-            [self.folder / ".ci/night", *words],
-            env=self.variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    @property
-    def variables(self) -> dict[str, str]:
-        variables = {**os.environ, "RECORD": str(self.folder), "EXECUTORCH_ROOT": str(self.folder)}
-        variables.pop("QNN_CI_NIGHTLY", None)
-        return variables
-
-    @property
-    def calls(self) -> list[str]:
-        return (self.folder / "calls").read_text().splitlines()
 
 
 @pytest.fixture
 def night(tmp_path: Path) -> Night:
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci/night", tmp_path / ".ci")
-    python = tmp_path / ".nox/test-litert/bin/python"
-    python.parent.mkdir(parents=True)
-    for script in (*(tmp_path / name for name in SCRIPTS), python):
-        script.write_text(RECORD)
-        script.chmod(0o755)
-    return Night(tmp_path)
+    return make_night(tmp_path)
 
 
 def list_jobs(night: Night, *words: str) -> list[str]:
