@@ -99,6 +99,10 @@ ROWS = (
     ("stage --soc SM8650 --runner gone --runtime folder --out out", "run `qnn-ci build android`"),
     ("test --policy default", "pass --model file.py:factory"),
     ("test --model net.onnx --runtime litert", "and leave out --runtime"),
+    (
+        "test --model net.py:factory --runtime executorch --soc QCM2290",
+        "choose another SoC, or another --runtime",
+    ),
     ("test-emulator --plan empty.json", "to run all cases, leave out --plan"),
     ("test-emulator --plan plan.json --model m", "leave out --plan, or "),
     ("test-emulator --policy gone.toml", "`qnn-ci init --policy-only` writes one"),
@@ -216,6 +220,7 @@ ONNX = "tests/integration/onnx/test_typed_remedies.py"
 USERS = "tests/integration/cases/test_users_functions.py"
 BUILDS = "tests/integration/builds"
 DEVICES = "tests/integration/device/test_verbs.py"
+BOARDS = "tests/integration/device/test_onnx_board.py"
 LACKING = f"{HINTS}::test_no_hint_of_a_refusal_that_needs_more_than_files_ends_in_another_one"
 # What a fix has in braces differs from call to call. These are typed by the row of a command, or by
 # a test of their own.
@@ -256,6 +261,26 @@ TYPED_BY = {
             "free some space, run `qnn-ci cache gc`, or set {HOME_VARIABLE}",
         ),
         f"{ARTIFACTS}::test_hints_about_a_lock_a_version_and_a_full_disk_are_typed",
+    ),
+    **dict.fromkeys(
+        (
+            "pass one --device",
+            "leave out --direct and the option that selects another backend",
+            "leave out --profile",
+            "leave them out, or leave out --device",
+        ),
+        f"{BOARDS}::test_options_that_a_board_cannot_use_are_refused",
+    ),
+    "pass the --soc of the board": f"{BOARDS}::test_a_board_with_another_soc_is_refused",
+    **dict.fromkeys(
+        (
+            (
+                "install onnxruntime-qnn and the onnxruntime that it needs there, or pass the"
+                " Python that has them with --board-python"
+            ),
+            "install Python 3.10 or newer there, or pass another one with --board-python",
+        ),
+        f"{BOARDS}::test_a_board_that_cannot_run_onnx_is_refused_before_anything_is_compiled",
     ),
     **dict.fromkeys(
         ("pass --wait SECONDS to wait for a device", "pass --wait SECONDS to wait for the device"),

@@ -10,18 +10,18 @@ import socket
 import tarfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ci.cases.engine import INPUTS, Program, RunError, RunNotes, Sets
 from ci.cases.outputs import OUTPUTS, read_outputs
 from ci.cases.runners import SPEED
 from ci.device.bundle import Bundle, Target
-from ci.device.connection import SCRIPTS, Device
+from ci.device.connection import SCRIPTS, Device, DeviceFacts
 from ci.device.figures import Start, parse_heat, read_times, summarize_starts
 from ci.models.lowering_options import ONE_RUN
 from ci.models.tensors import FILE, write_sets
@@ -37,11 +37,49 @@ TIMES, MEMORY, BEFORE, AFTER = "times.etdp", "memory.txt", "before.txt", "after.
 SYSTEM, SYSTEM_MARK = "system_log.txt", "---- the device's system log\n"
 CODE = "code"  # the last file of the archive: if it is there, the others are complete
 # Files that are kept if they exist, besides outputs and log.
-KEPT = (LATE, SPEED, TIMES, MEMORY, BEFORE, AFTER, SYSTEM)
+KEPT = (LATE, SPEED, MEMORY, BEFORE, AFTER, SYSTEM)
 STARTS, RUNS = 3, 10  # defaults on a device
 MOST_BYTES = 2**30  # the largest file that is accepted
 LOG_BYTES = 8 << 20  # of a log; the middle of a longer one is left out
 ROOM_BYTES = 64 << 20  # for everything that a run returns besides outputs
+
+
+def find_no_faults(program: Program, files: Mapping[str, bytes]) -> Iterable[str]:
+    """Return nothing: a runner whose files say nothing against its outputs."""
+    del program, files
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How one kind of runner is called on a device, and what it writes besides outputs.
+
+    ``list_files`` returns the files of a program by their names on the device, and ``list_flags``
+    the runner's flags besides those that all runners have. ``read_times`` returns the time of
+    loading and the times of all executions, in ms, from the files that came back, of which ``kept``
+    are this kind's. ``find_faults`` returns what these files say against the outputs. ``launcher``
+    is the program that runs the runner, "" if the runner is a program itself.
+    """
+
+    list_files: Callable[[Program], Mapping[str, Path]]
+    list_flags: Callable[[Program], Mapping[str, Any]]
+    read_times: Callable[[Mapping[str, bytes]], tuple[float | None, tuple[float, ...]]]
+    kept: tuple[str, ...]
+    find_faults: Callable[[Program, Mapping[str, bytes]], Iterable[str]] = find_no_faults
+    launcher: str = ""
+
+
+EXECUTORCH = Dialect(
+    list_files=lambda program: {PROGRAM: program.path},
+    list_flags=lambda program: {
+        **program.spec.source.run.flags,
+        "model_path": PROGRAM,
+        "performance_output_path": SPEED,
+        "etdump_path": TIMES,
+    },
+    read_times=lambda files: read_times(files.get(TIMES, b"")),
+    kept=(TIMES,),
+)
 
 
 def name_owner() -> str:
@@ -77,8 +115,9 @@ class Holder(NamedTuple):
 @dataclass
 class DeviceRunner:
     """Runs programs on ``device``, one at a time and ``starts`` times each. The files of
-    ``bundle``, which include the runner, are in ``directory`` on the device. ``sent`` is the number
-    of bytes that were sent for programs. ``owner`` names this process in the device's lease."""
+    ``bundle``, which include the runner, are in ``directory`` on the device. ``dialect`` is how
+    that runner is called. ``sent`` is the number of bytes that were sent for programs. ``owner``
+    names this process in the device's lease."""
 
     device: Device
     bundle: Bundle
@@ -86,6 +125,7 @@ class DeviceRunner:
     progress: Progress
     starts: int = 1
     sent: int = 0
+    dialect: Dialect = EXECUTORCH
     owner: str = field(default_factory=name_owner)
     turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -93,6 +133,12 @@ class DeviceRunner:
     def name(self) -> str:
         """The device's name, such as ``adb:SERIAL``."""
         return self.device.name
+
+    def describe_processor(self, facts: DeviceFacts) -> str:
+        """Return what runs the programs on a device with ``facts``."""
+        if self.bundle.target is Target.EMULATOR:
+            return "the HTP emulator"
+        return facts.soc or "an unknown SoC"
 
     @contextmanager
     def open(
@@ -186,6 +232,7 @@ class DeviceProgram:
     speed_ms: float | None = field(default=None, init=False)
     starts: list[Start] = field(default_factory=list, init=False)
     unequal: list[int] = field(default_factory=list, init=False)
+    faults: dict[str, None] = field(default_factory=dict, init=False)  # each once, in order
 
     @property
     def is_emulated(self) -> bool:
@@ -263,7 +310,7 @@ class DeviceProgram:
         listed = local / LISTED
         listed.write_text("".join(f"{' '.join(row)}\n" for row in names), encoding="utf-8")
         files = {name: local / INPUTS / name for row in names for name in row}
-        files |= {LISTED: listed, PROGRAM: self.program.path}
+        files |= {LISTED: listed, **self.runner.dialect.list_files(self.program)}
         digests = {name: hash_file(path) for name, path in files.items()}
         self.runner.sent += self.runner.device.push(self.place, files, digests)
 
@@ -277,23 +324,21 @@ class DeviceProgram:
     def start(self) -> bytes:
         """Start the runner, and return the files that it wrote as a tar archive. Raises the same
         errors as ``DeviceRunner.renew`` and ``Device.ask``."""
-        runner = self.runner
+        runner, dialect = self.runner, self.runner.dialect
         # Before each start, so that the lease lasts to its end, whatever the starts before it took.
         runner.renew(seconds=self.lease_s)
         flags = {
-            **self.program.spec.source.run.flags,
+            **dialect.list_flags(self.program),
             "iteration": self.iteration,
-            "model_path": PROGRAM,
             "input_list_path": LISTED,
             "output_folder_path": OUTPUTS,
-            "performance_output_path": SPEED,
-            "etdump_path": TIMES,
         }
         arguments = [quote(f"--{name}={value}") for name, value in flags.items()]
         script = fill_script(
             SCRIPTS / "run.sh",
             place=self.place,
             directory=runner.directory,
+            launcher=dialect.launcher,
             outputs=OUTPUTS,
             log=LOG,
             most_kb=LOG_BYTES // 1000,  # the shell of a phone has numbers of 32 bits
@@ -304,7 +349,7 @@ class DeviceProgram:
             before=BEFORE,
             after=AFTER,
             system=SYSTEM,
-            kept=" ".join(KEPT),
+            kept=" ".join((*KEPT, *dialect.kept)),
             limit=int(self.timeout_s),
         )
         outputs = sum(output.size_bytes for output in self.program.compiled.outputs)
@@ -339,7 +384,7 @@ class DeviceProgram:
                 content = data.read() if data else b""
                 if folder and name.endswith(".raw"):
                     (outputs / name).write_bytes(content)
-                elif not folder and name in {LOG, *KEPT, CODE}:
+                elif not folder and name in {LOG, *KEPT, *self.runner.dialect.kept, CODE}:
                     contents[name] = content
         # qnn_executor_runner exits with 0 although it has written nothing, so that the exit code
         # alone proves nothing; without this file, the connection broke.
@@ -355,7 +400,7 @@ class DeviceProgram:
 
     def note_start(self, contents: Mapping[str, bytes]) -> None:
         """Record the times, memory and heat that the files of a start contain."""
-        load_ms, runs_ms = read_times(contents.get(TIMES, b""))
+        load_ms, runs_ms = self.runner.dialect.read_times(contents)
         sizes = contents.get(MEMORY, b"").split()
         before, after = (
             parse_heat(contents.get(name, b"").decode("utf-8", "replace"))
@@ -367,6 +412,9 @@ class DeviceProgram:
         with suppress(ValueError):  # the runner wrote no number
             self.speed_ms = float(contents.get(SPEED, b""))
         self.starts.append(Start(load_ms, runs_ms, memory, before, after))
+        # A runner that failed is reported as that.
+        if contents.get(CODE, b"").strip() == b"0":
+            self.faults |= dict.fromkeys(self.runner.dialect.find_faults(self.program, contents))
 
     def explain(self, error: ToolError) -> RunError:
         """Return a RunError that blames the device, not the program, for a connection error."""
@@ -382,8 +430,8 @@ class DeviceProgram:
             iteration=self.iteration,
             emulated=self.is_emulated,
         )
-        faults = tuple(
+        faults = [
             f"start {number} on the device returned outputs that differ from the first start's"
             for number in self.unequal
-        )
-        return RunNotes(faults=faults, run_ms=self.speed_ms, device=figures)
+        ]
+        return RunNotes(faults=(*self.faults, *faults), run_ms=self.speed_ms, device=figures)

@@ -24,6 +24,7 @@ from ci.models.rounding import digest_terms
 from ci.models.schemes import Mixture
 from ci.onnx.fallback import PROVIDER, describe_refusal, read_profile
 from ci.onnx.options import (
+    NO_FALLBACK,
     SAVER_LIBRARY,
     choose_options,
     find_library,
@@ -162,7 +163,7 @@ def open_program(program: Program, engine: OnnxEngine, level: str) -> Recovering
     the context is for another SoC, because the emulator would run it anyway.
     """
     from ci.onnx.contexts import check_context
-    from ci.onnx.session import NO_FALLBACK, open_session
+    from ci.onnx.session import open_session
 
     if not engine.direct:
         check_context(program.path, program.spec.soc)

@@ -18,6 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ci.cases.qnn_files import PROFILE_CSV
+from ci.models.lowering_options import LOG_LEVELS
 from ci.models.schemes import Scheme
 from ci.report.text import count
 from provisioning.errors import UnfitError, UsageError
@@ -368,6 +369,23 @@ def profile_options(level: str, path: Path) -> dict[str, str]:
     return {"profiling_level": level, "profiling_file_path": str(path)} if level else {}
 
 
+def list_host_paths(user_options: Mapping[str, str]) -> list[str]:
+    """Return the options, as KEY=VALUE, that name a file or a directory of this computer."""
+    kinds = {option.name: option.kind for option in read_options().provider}
+    return [
+        f"{name}={value}"
+        for name, value in user_options.items()
+        if name == "op_packages" or (kinds.get(name) in {"file", "directory"} and "/" in value)
+    ]
+
+
+def rate_severity(log_level: str) -> int:
+    """Return ONNX Runtime's severity for one of QNN's log levels, by default ``warn``."""
+    return max(FATAL - LOG_LEVELS.index(log_level or "warn"), 0)
+
+
+FATAL = 4  # ONNX Runtime's severities are QNN's levels, except debug, in reverse order
+NO_FALLBACK = {"session.disable_cpu_ep_fallback": "1"}
 COMPILING = {"ep.context_enable": "1"}
 
 

@@ -15,12 +15,10 @@ from typing import Any
 import onnxruntime
 import onnxruntime_qnn
 
-from ci.models.lowering_options import LOG_LEVELS
 from ci.onnx.fallback import PROVIDER
+from ci.onnx.options import rate_severity
 from provisioning.errors import FailedError
 
-FATAL = 4  # ONNX Runtime's severities are QNN's levels, except debug, in reverse order
-NO_FALLBACK = {"session.disable_cpu_ep_fallback": "1"}
 RECORD_ASSIGNMENT = {"session.record_ep_graph_assignment_info": "1"}
 
 
@@ -32,12 +30,12 @@ def open_session(
     profile: Path | None = None,
     log_level: str = "",
 ) -> Any:
-    """Open a session on QNN's provider, which uses ``log_level`` for QNN's log, by default
-    ``warn``. Raises onnxruntime's errors, and FailedError if the provider is missing. All sessions
-    of a process must be for the same SoC, because a second session can inherit the device of the
-    first (seen with onnxruntime-qnn 2.5.0)."""
+    """Open a session on QNN's provider, which uses ``log_level`` for QNN's log. Raises
+    onnxruntime's errors, and FailedError if the provider is missing. All sessions of a process must
+    be for the same SoC, because a second session can inherit the device of the first (seen with
+    onnxruntime-qnn 2.5.0)."""
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = max(FATAL - LOG_LEVELS.index(log_level or "warn"), 0)
+    settings.log_severity_level = rate_severity(log_level)
     for key, value in entries.items():
         settings.add_session_config_entry(key, value)
     if profile:

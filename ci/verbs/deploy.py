@@ -237,17 +237,16 @@ def list_candidates(
 
 def describe_device(runner: DeviceRunner, facts: DeviceFacts) -> str:
     """Return a sentence for the report that describes the device and the runtime."""
-    emulates = runner.bundle.target is Target.EMULATOR
-    processor = "the HTP emulator" if emulates else facts.soc or "an unknown SoC"
     return (
-        f"run on {runner.device.name} ({facts.describe()}), with {processor} and QNN"
+        f"run on {runner.device.name} ({facts.describe()}), with"
+        f" {runner.describe_processor(facts)} and QNN"
         f" {runner.bundle.qnn or 'unknown'}; {runner.sent:,} bytes were sent"
     )
 
 
 def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
     """Check a device before anything is sent. Raises UnfitError if the bundle is not for it, and
-    StoreError if it has too little space."""
+    the same errors as require_usable."""
     if facts.machine != bundle.target.machine and (facts.machine, bundle.target.machine) not in ARM:
         raise UnfitError(
             f"{device.name} is {facts.machine or 'an unknown machine'}, but the bundle is for"
@@ -268,6 +267,12 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
             why="with another Hexagon version or VTCM size, QNN fails with error 14001 or 5005",
             fix=f"stage a bundle with --soc {facts.soc}",
         )
+    require_usable(device, facts, bundle)
+
+
+def require_usable(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
+    """Raise UnfitError if the user may not open the DSP of a device, and StoreError if the device
+    has too little space for a bundle and its runs."""
     if facts.closed and not facts.dsp and bundle.target is not Target.EMULATOR:
         raise UnfitError(
             f"{device.name}: {facts.user} may not open {', '.join(facts.closed)}",

@@ -8,7 +8,8 @@ from functools import partial
 
 from ci.onnx.fitting import parse_shapes
 from ci.onnx.options import find_backend, parse_options
-from ci.verbs.lanes.devices import add_missing_device, refuse_device
+from ci.verbs.board import add_board, read_board
+from ci.verbs.lanes.devices import BOARD, refuse_device
 from ci.verbs.lanes.lane import run_lane
 from ci.verbs.lanes.onnx import LANE, OnnxRequest
 from ci.verbs.options import CASES, add_option, add_options
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--sdk")
     embed = "write the context binary next to the ONNX file (0) or inside it (1)"
     add(HOW, "--embed-mode", embed, choices=("0", EMBEDDED), default=EMBEDDED)
-    add_missing_device(parser)
+    add_board(parser)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -57,8 +58,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def read_request(args: argparse.Namespace) -> OnnxRequest:
     """Return the request of a call. Raises UsageError for options that exclude each other, and the
-    same errors as refuse_device and check_arguments."""
-    refuse_device(args.device, LANE.session)
+    same errors as refuse_device, check_arguments and read_board."""
+    refuse_device([name for name in args.device if not name.startswith(BOARD)], LANE.session)
     check_arguments(args, LANE.session)
     user_options = parse_options(args.option)
     is_cpu = find_backend(user_options) == "cpu"
@@ -83,5 +84,6 @@ def read_request(args: argparse.Namespace) -> OnnxRequest:
         user_options=user_options,
         shapes=parse_shapes(args.shape),
         embed=args.embed_mode == EMBEDDED,
+        board=read_board(args, user_options, direct=direct),
         judges=True,
     )

@@ -459,6 +459,7 @@ ROWS = (
         ("adb",),
         daily_in="docs/guides/device-lab.md",
     ),
+    Row("test-onnx --device ssh:", "cannot be reached", 5, (readers.onnx_net,), ("ssh",)),
     Row("--device ssh:", "cannot be reached", 5, BUNDLE, ("ssh",)),
     Row("export ", ""),
     Row("stage .*--cases", "", before=(readers.net, KEEP, readers.runner_and_runtime)),

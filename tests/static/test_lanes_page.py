@@ -99,9 +99,14 @@ CODE = {
         "ci/audit/operators_files.py:ask_onnxruntime",
         "ci/audit/operators_files.py:ask_litert",
     ),
-    "a phone or a board": (
+    "a phone": (
         "ci/verbs/emulate.py:choose_socs",
         "",
+        "",
+    ),
+    "a board": (
+        "ci/verbs/emulate.py:choose_socs",
+        "ci/verbs/board.py:ready_board",
         "",
     ),
 }
@@ -114,9 +119,11 @@ ENGINES = {
     "models that keep values",
     "`fuzz`",
     "`audit`",
+    "a board",
 }
 COUNTERPARTS = {  # what a lane would have under these names, if it had the feature
-    "a phone or a board": (("ci/verbs/onnx.py", "ci/verbs/litert.py"), "choose_socs"),
+    "a phone": (("ci/verbs/onnx.py", "ci/verbs/litert.py"), "choose_socs"),
+    "a board": (("ci/verbs/litert.py",), "read_board"),
 }
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the program "$1" of the bundle in $directory on the inputs in $place, with the other arguments,
-# and prints a tar archive with what it wrote.
+# and prints a tar archive with what it wrote. If $launcher is not empty, it runs the program.
 # shellcheck disable=SC2034,SC2154,SC2164 # ci.device.runner assigns the other variables
 #
 # The device enforces the time limit, so that the runner stops even if the computer disconnects.
@@ -9,6 +9,7 @@
 about='qnn|fastrpc|adsprpc|cdsp|remoteproc|executorch' # lines of the system's log about the DSP
 running=../../running # each line has a signal and a process
 case $directory in /*) ;; *) directory=$PWD/$directory ;; esac
+case $launcher in /*) ;; */*) launcher=$PWD/$launcher ;; esac
 cd "$place"; here=$(cd .. && pwd -P)
 cat "$running" 2>/dev/null | while read -r signal old; do
   case $(readlink "/proc/$old/cwd") in "$here"/*) kill "-$signal" "$old" || true ;; esac
@@ -34,7 +35,7 @@ feel() {
 feel > "$before" 2>/dev/null || true
 since=$(date '+%m-%d %H:%M:%S.000')
 program=$1; shift
-( exec "$directory/$program" "$@" ) > "$log" 2>&1 < /dev/null &
+( exec ${launcher:+"$launcher"} "$directory/$program" "$@" ) > "$log" 2>&1 < /dev/null &
 runner=$!
 ( trap 'kill $!; exit' TERM; sleep "$limit" & wait $!; touch "$late"; kill -9 $runner
 ) > /dev/null 2>&1 < /dev/null &

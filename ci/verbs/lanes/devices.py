@@ -1,5 +1,5 @@
-"""What is missing to run the programs of ONNX Runtime and LiteRT on a device. Nothing here runs
-one."""
+"""What is missing to run the programs of ONNX Runtime on a phone, and those of LiteRT on a phone or
+a board. Nothing here runs one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ ON_PHONE = {
     " elements of its outputs",
 }
 ON_BOARD = {
-    "test_onnx": "a runner of this project for boards: the wheel onnxruntime-qnn 2.7.0 for Linux on"
-    " aarch64 has QNN's libraries, stubs and skels, and nothing here calls it there yet",
     "test_litert": "the dispatch library libLiteRtDispatch_Qualcomm.so: the wheel ai-edge-litert"
     " 2.3.0 for Linux on aarch64 has libLiteRt.so, but not that library",
 }
@@ -43,13 +41,18 @@ def add_missing_device(parser: argparse.ArgumentParser) -> None:
 
 def refuse_device(names: list[str], session: str, lanes: Sequence[str] = ()) -> None:
     """Raise UnfitError if a device was chosen: the verb of a ``session`` runs nothing on one.
-    ``lanes`` are the sessions whose programs it would run, by default its own."""
+    ``lanes`` are the sessions whose programs it would run, by default its own. Nothing is missing
+    on a board for those that are not in ON_BOARD."""
     if not names:
         return
-    table = ON_BOARD if names[0].startswith(BOARD) else ON_PHONE
-    missing = "; and ".join(table[lane] for lane in lanes or (session,))
+    is_board = names[0].startswith(BOARD)
+    table = ON_BOARD if is_board else ON_PHONE
+    missing = "; and ".join(table[lane] for lane in lanes or (session,) if lane in table)
     ways = [SHIP[session]] if session in SHIP else []
-    ways.append("judge the PyTorch model with `qnn-ci test-emulator`, which takes --device")
+    verbs = "`qnn-ci test-emulator`, which takes --device"
+    if is_board:
+        verbs = "`qnn-ci test-emulator` or `qnn-ci test-onnx`, which take --device"
+    ways.append(f"judge the PyTorch model with {verbs}")
     raise UnfitError(
         f"{session} runs no program on {names[0]}",
         why=f"missing is {missing}",

@@ -7,15 +7,18 @@ import contextlib
 import importlib.metadata
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ci.cases.policy import LANES, EmulatorPolicy
 from ci.cases.pool import Pool
 from ci.cases.request import Request
 from ci.cases.session import list_parts
 from ci.cases.spec import CaseSpec
+from ci.device.onnx_board import require_qnn
 from ci.faults.match import match_faults
 from ci.graphs.candidates import Candidate
 from ci.mend.experiments import make_experiments
@@ -41,10 +44,12 @@ from ci.onnx.toolchain import (
 from ci.packages import modules
 from ci.report.schema import Report, Tool
 from ci.verbs import steps
+from ci.verbs.board import BoardChoice, ReadyBoard, ready_board
 from ci.verbs.lanes.lane import Lane, Plan, Tools
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
+from provisioning.elf.qnn_build import find_qnn_build
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +62,7 @@ class OnnxRequest(Request):
     profile: str = ""  # the level of QNN's profile
     direct: bool = False  # whether sessions load the model without a context binary
     embed: bool = True  # whether the context binary is inside the .onnx file
+    board: BoardChoice | None = None  # what runs the programs instead of the emulator
 
 
 def select(
@@ -105,40 +111,77 @@ def prepare(
         timeout_s=request.timeout_s,
     )
     specs = fit_schemes(fitted, quantized, policy, request.schemes)
-    yield Plan(
-        specs=specs,
-        profile=LANE.profile(chosen),
-        imports=engine.imports,
-        choice=chosen,
-        open=partial(open_tools, engine, request.profile),
-        options={
-            "find_faults": match_faults,
-            "make_remedy_job": make_onnx_trial,
-            **make_experiments("onnx", request.diagnose),
-        },
-        work="compile, run and judge",
-    )
+    options: dict[str, Any] = {
+        "find_faults": match_faults,
+        "make_remedy_job": make_onnx_trial,
+    }
+    if not request.board:  # experiments are run on the emulator
+        options |= make_experiments("onnx", request.diagnose)
+    with lease_board(request, specs, progress) as ready:
+        yield Plan(
+            specs=specs,
+            profile=LANE.profile(chosen),
+            imports=engine.imports,
+            choice=chosen,
+            open=partial(open_tools, engine, request.profile, ready),
+            options=options,
+            work="compile, run and judge",
+            remarks=(ready.describe(),) if ready else (),
+            on_device=ready is not None,
+        )
+
+
+def lease_board(
+    request: OnnxRequest, specs: Sequence[CaseSpec], progress: Progress
+) -> AbstractContextManager[ReadyBoard | None]:
+    """Return the context in which the requested board is leased and ready, or one with None. Raises
+    the same errors as ready_board."""
+    if not request.board:
+        return contextlib.nullcontext()
+    socs = [*dict.fromkeys(spec.soc for spec in specs)]
+    options = request.user_options
+    return ready_board(request.board, socs, options, request.log_level, progress)
 
 
 def suggest(report: Report, plan: Plan, command: str) -> Report:
     """Return the report with the commands that mend its cases."""
     files = {spec.name for spec in plan.specs if spec.is_file}
     unchangeable = list_unchangeable(plan.options)
-    return suggest_mending(report, ONNX, command, files=files, unchangeable=unchangeable)
+    return suggest_mending(
+        report,
+        ONNX,
+        command,
+        on_device=plan.on_device,
+        files=files,
+        unchangeable=unchangeable,
+    )
 
 
-def open_tools(engine: OnnxEngine, profile: str, environment: Environment, pool: Pool) -> Tools:
-    """Return the engine for a provisioned environment, and a runner of its programs, which writes
-    QNN's profile if ``profile`` is its level."""
+def open_tools(
+    engine: OnnxEngine,
+    profile: str,
+    ready: ReadyBoard | None,
+    environment: Environment,
+    pool: Pool,
+) -> Tools:
+    """Return the engine for a provisioned environment, and a runner of its programs: a board that
+    is ``ready``, or the emulator, which writes QNN's profile if ``profile`` is its level. Raises
+    UnfitError if the board's QNN is older than the one that compiles."""
     names = (*DISTRIBUTIONS, *EXPORTING * engine.exports)
     versions = {name: importlib.metadata.version(name) for name in names}
     packages = (Tool(name=name, version=version) for name, version in versions.items())
     parts = (*list_parts(environment), *packages)
     (sdk,) = (artifact.root for artifact in environment.artifacts if artifact.name in RUNTIMES)
-    find_library(sdk, engine.user_options)
+    library = find_library(sdk, engine.user_options)
     toolchain = name_toolchain(parts, exports=engine.exports)
-    ready = replace(engine, toolchain=toolchain, sdk=sdk)
-    return Tools(engine=ready, runner=make_runner(ready, pool, profile), parts=parts)
+    engine = replace(engine, toolchain=toolchain, sdk=sdk)
+    emulator = make_runner(engine, pool, profile)
+    if not ready:
+        return Tools(engine=engine, runner=emulator, parts=parts)
+    build = find_qnn_build(library)
+    require_qnn(ready.runner.device, ready.python, (build and build.version) or "")
+    # The outputs of a board are compared with the emulator's.
+    return Tools(engine=engine, runner=ready.runner, parts=parts, emulator=emulator)
 
 
 def list_nodes(spec: CaseSpec) -> list[Candidate]:
