@@ -265,9 +265,11 @@ def test_a_model_is_judged_on_a_board(board: Lab, tmp_path: Path, embed: str) ->
     for case in report["cases"]:
         assert case["judgement"]["status"] == "passed"
         assert case["run"]["runner"] == "ssh:board"
-        figures = case["device"]
-        assert figures["equal_emulator"] == 1
+        assert case["device"]["equal_emulator"] == 1
+        figures = case["device"]["figures"]
         assert (figures["starts"], figures["emulated"]) == (2, True)
+        assert figures["load_ms"] > 0
+        assert figures["p50_ms"] > 0
     (remark,) = (remark for remark in report["remarks"] if remark.startswith("run on"))
     assert "run on ssh:board" in remark
     assert "with the HTP emulator, Python 3." in remark
