@@ -21,6 +21,7 @@ READER = "provisioning/documents.py"
 # These run in another Python, without this project.
 PROBES = {
     "provisioning/doctor/survey/python_probe.py",
+    "ci/device/run_onnx.py",
     *(f"ci/nox_sessions/{name}.py" for name in ("environments", "installers", "runs")),
     *(
         f"ci/packages/{name}.py"

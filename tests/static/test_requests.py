@@ -13,7 +13,10 @@ from tests.stand_ins.sources import list_nodes, parse_source
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "Namespace"
 # The command line of both programs: what parses it, and what hands the result to a verb.
-PARSING = {"ci/__main__.py", "provisioning/__main__.py", "provisioning/console/command.py"}
+PARSING = {
+    *("ci/__main__.py", "provisioning/__main__.py", "provisioning/console/command.py"),
+    "ci/device/run_onnx.py",  # a program of its own, on a board
+}
 # A module below the verbs, or a lane, gets a Request.
 VERBS = {path for room in ("ci", "provisioning") for path in (ROOT / room / "verbs").glob("*.py")}
 # What several verbs call where they read their arguments.
