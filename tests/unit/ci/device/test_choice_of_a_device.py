@@ -18,7 +18,7 @@ from ci.cases.runners import SPEED
 from ci.device import connection, runner
 from ci.device.bundle import Bundle, BundleFile, Target
 from ci.device.connection import LARGE_BYTES, Answer, Device, DeviceFacts, identify, open_device
-from ci.device.runner import AFTER, BEFORE, MEMORY, DeviceProgram, DeviceRunner
+from ci.device.runner import AFTER, BEFORE, EXECUTORCH, MEMORY, DeviceProgram, DeviceRunner
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Heat
 from ci.verbs import deploy
@@ -234,12 +234,17 @@ def make_start() -> DeviceProgram:
     device = SimpleNamespace(name="adb:1", place="/p", ask=lambda *_, **__: b"")
     bundle = SimpleNamespace(target=Target.LINUX, runner="runner")
     lease: Any = SimpleNamespace(
-        device=device, bundle=bundle, directory="/p/b", renew=lambda **_: None, starts=1
+        device=device,
+        bundle=bundle,
+        directory="/p/b",
+        renew=lambda **_: None,
+        starts=1,
+        dialect=EXECUTORCH,
     )
     run = SimpleNamespace(iteration=1, warm_up=0, flags={})
     compiled = SimpleNamespace(outputs=[TensorInfo("float32", (2,))], sets=1)
     spec = SimpleNamespace(source=SimpleNamespace(run=run), slug="s")
-    program: Any = SimpleNamespace(spec=spec, compiled=compiled)
+    program: Any = SimpleNamespace(spec=spec, compiled=compiled, path=Path("program.pte"))
     return DeviceProgram(lease, program, 7.9)
 
 

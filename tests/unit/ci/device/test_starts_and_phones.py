@@ -14,7 +14,16 @@ import pytest
 from ci.cases.outputs import OUTPUTS
 from ci.device import connection, runner
 from ci.device.connection import choose_phone
-from ci.device.runner import CODE, LATE, LOG, MEMORY, SYSTEM, SYSTEM_MARK, DeviceProgram
+from ci.device.runner import (
+    CODE,
+    EXECUTORCH,
+    LATE,
+    LOG,
+    MEMORY,
+    SYSTEM,
+    SYSTEM_MARK,
+    DeviceProgram,
+)
 from provisioning.errors import UnfitError
 
 PHONES = {"one": "device", "two": "device", "locked": "unauthorized"}
@@ -48,8 +57,8 @@ def test_the_requested_phone_or_the_only_one_is_chosen(
 
 def make_program(place: Path, timeout_s: float = 1.0) -> DeviceProgram:
     program: Any = SimpleNamespace(log=place / "run.log", directory=place)
-    nothing: Any = None
-    return DeviceProgram(nothing, program, timeout_s)
+    device_runner: Any = SimpleNamespace(dialect=EXECUTORCH)
+    return DeviceProgram(device_runner, program, timeout_s)
 
 
 def pack(**files: bytes) -> bytes:
