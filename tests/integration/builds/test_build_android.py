@@ -19,7 +19,7 @@ from tests.integration.builds.worlds import (
 )
 from tests.programs import missing_programs
 from tests.stand_ins.second_ndk import PROFILE, REVISION, make_manifests
-from tests.stand_ins.tiny_toolchains import make_hexagon_sdk, make_ndk
+from tests.stand_ins.tiny_toolchains import make_hexagon_sdk, make_ndk, make_qnn_sdk
 
 pytestmark = NEEDS
 
@@ -116,6 +116,21 @@ def test_a_direct_mode_library_over_its_size_budget_is_not_published(world: Buil
     assert (code, [finding["id"] for finding in findings]) == (1, ["BUILD102"])
     assert not data["builds"][0]["published"]
     assert world.published() == []
+
+
+@needs_clang
+def test_an_sdk_that_is_too_old_for_lpai_is_replaced_by_the_one_that_the_fix_asks_for(
+    world: BuildWorld,
+) -> None:
+    world.variables["ANDROID_NDK_ROOT"] = str(make_ndk(world.folder / "ndk"))
+    world.variables["HEXAGON_SDK_ROOT"] = str(make_hexagon_sdk(world.folder / "hexagon"))
+    newer = make_qnn_sdk(world.folder / "newer")
+    (newer / "sdk.yaml").write_text("product: QNN\nversion: 2.43.0.260128\n")
+    words = ("direct", "--soc", "SM8850", "--dsp-type", "0", "--check")
+    older = world.variables.pop("QNN_SDK_ROOT")
+    data = world.refuse(3, "^qnn-sdk 2.37.0.* in --sdk is too old$", *words, "--sdk", older)
+    assert data["fix"].startswith("pass version 2.39 or later to --sdk")
+    assert world.call(*words, "--sdk", str(newer))[0] == 0
 
 
 @needs_clang
