@@ -90,12 +90,12 @@ def name_typists(
     runs: Sequence[Run], session_rows: Sequence[SessionRow] = SESSION_ROWS
 ) -> dict[Run, str]:
     """Who types the command of a run daily: ``./nox -s journeys``, or a row of
-    tests/documented/sessions.py, which types it in a clone. The night types what has nobody.
+    tests/documented/sessions.py, which .ci/run types in a clone. The night types what has nobody.
 
     A row that needs a Docker engine is not typed where there is none, and prints something else.
     """
     typists = {}
-    in_sessions = {row.command: row for row in session_rows if not (row.run_by or row.engine)}
+    in_sessions = {row.command: row for row in session_rows if not row.engine}
     in_sample = {(run.command, run.install) for run in choose_sample(runs)}
     for run in runs:
         if (run.command, run.install) in in_sample:
@@ -244,7 +244,7 @@ def install(line: str, shared: Path) -> tuple[Path, Ended]:
         place = replace(place, programs=folder / "venv" / "bin")
         created = place.run(f"python3 -m venv {folder}/venv", 900)
         assert created.code == 0, created.text
-        if not is_night():
+        if not lets_pip_download():
             forget_history(place.clone)
             give_packages(line, folder / "venv")
         ended = place.run(fill(line, place), 900)
@@ -274,8 +274,9 @@ def add_extra(extra: str, shared: Path) -> Path:
     return programs
 
 
-def is_night() -> bool:
-    return bool(os.environ.get("QNN_CI_NIGHTLY"))
+def lets_pip_download() -> bool:
+    """Whether pip downloads and copies all that a page's ``pip install`` needs, for minutes."""
+    return bool(os.environ.get("QNN_CI_TEST_DOWNLOADS"))
 
 
 def forget_history(clone: Path) -> None:
@@ -288,7 +289,7 @@ def forget_history(clone: Path) -> None:
 
 def give_packages(line: str, environment: Path) -> None:
     """Install what a ``pip install`` would download: uv has it in its cache, if it made the
-    environment of the tests. By night, and without uv, pip downloads it."""
+    environment of the tests. Without uv, pip downloads it."""
     locks = [Lock(extra) for extra in re.findall(r"\[(.+?)\]", line)] or [Lock("core")]
     words = ["install", "--quiet", "--offline", "--no-deps", "--python", str(environment)]
     for lock in locks:

@@ -245,7 +245,7 @@ ROWS = (
         1,
         (readers.wrong_bundle,),
     ),
-    Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),
+    Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20, weekly=True),
     Row("estimate .*--runtime onnxruntime", "u8", before=NET, slow=10),
     Row(
         "estimate --model net.py",
@@ -316,7 +316,7 @@ ROWS = (
         "-s mend .*lost.py:positions",
         "expand-constant green ... 0 of 1 case green before, 1 after",
     ),
-    Row("-s mend$", "32 of 32 cases green before, 32 after", slow=10),
+    Row("-s mend$", "32 of 32 cases green before, 32 after", slow=10, weekly=True),
     Row(
         "-s mend",
         "0 of 1 case green before, 1 after",
@@ -439,7 +439,11 @@ ROWS = (
     Row("lock qnn-sdk --from", "locks/qnn-sdk", before=(readers.sdk_archive,)),
     Row("qnn-ci lock", "nothing changed"),
     # What it prints last depends on what the index has since the locks were written.
-    Row("update locks", "resolving core ... resolving test-litert ... resolving torch 2.13.0"),
+    Row(
+        "update locks",
+        "resolving core ... resolving test-litert ... resolving torch 2.13.0",
+        weekly=True,
+    ),
     Row("(qnn-ci|qnn_ci --) update", "nothing changed"),
     Row("qnn-ci verify( |$)", "all unchanged"),
     Row("qnn-ci list", "profile emulator: "),
@@ -502,7 +506,7 @@ ROWS = (
     Row("tests -- .*llm/test_stories.py", "QNN_CI_STORIES260K", daily_in=CONTRIBUTING),
     Row("tests -- .*llm/test_families.py", "QNN_CI_NIGHTLY is not set", daily_in=CONTRIBUTING),
     Row("nox -s (unit|tests)", " passed", slow=60, weekly=True),
-    Row("^pip ", "Successfully installed"),
+    Row("^pip ", "Successfully installed", weekly=True),  # pip downloads torch for each
     Row("^git clone", "Cloning into 'executorch-qnn-ci'"),
     Row("^cd ", "", before=("git clone https://github.com/OWNER/REPOSITORY",)),
     Row("qnn_ci -- VERB|qnn-ci VERB", "profile emulator: "),

@@ -14,7 +14,6 @@ from tests.documented.runner import (
     choose_folder,
     fetch,
     install,
-    is_night,
 )
 from tests.stand_ins.repository import make_checkout
 
@@ -61,10 +60,10 @@ class Traveller:
         path.write_text(text, "utf-8")
 
     def install(self, extra: str) -> Traveller:
-        """The same person with an environment into which the wheel and an extra were installed; by
-        day, all extras are in one."""
-        if is_night() or f"[{extra}]" in LOWERING:
-            programs = install(LOWERING.replace("[lowering]", f"[{extra}]"), self.shared)[0]
+        """The same person with an environment into which the wheel and an extra were installed.
+        All extras are in one."""
+        if f"[{extra}]" in LOWERING:
+            programs = install(LOWERING, self.shared)[0]
         else:
             programs = add_extra(extra, self.shared)
         return replace(self, place=replace(self.place, programs=programs))

@@ -73,10 +73,21 @@ def test_two_jobs_run_at_a_time(night: Night) -> None:
         (night.folder / ".ci" / script).write_text(f'#!/bin/sh\n: {opening}"$RECORD/pipe"\n')
     run = night.run("audit", "newest-qnn")
     assert run.stdout.splitlines()[-1] == "2 passed, 0 failed in 0 min"
-    # Two runs of tests that write their reports to the same folder would refuse each other.
-    night.run("long", "emulator")
-    reports = {word for call in night.calls for word in call.split() if "--junit-xml" in word}
-    assert len(reports) == 2
+
+
+@pytest.mark.parametrize("words", [(), ("--weekly",)])
+def test_no_two_jobs_write_their_reports_to_the_same_folder(
+    night: Night, words: tuple[str, ...]
+) -> None:
+    """They would refuse each other if they run at once."""
+    night.run(*words)
+    folders = [
+        re.findall(r"--(?:reports|junit-xml)[ =](\S+)", call)[-1:] or [f"reports/{session}"]
+        for call in night.calls
+        for session in re.findall(r"nox -s (test\S+)", call)
+    ]
+    assert len(folders) > 2
+    assert sorted(folders) == sorted([folder] for folder in {folder for (folder,) in folders})
 
 
 def test_a_night_that_is_ended_ends_what_a_job_started_in_another_session(night: Night) -> None:
