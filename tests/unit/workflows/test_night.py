@@ -81,13 +81,14 @@ def test_no_two_jobs_write_their_reports_to_the_same_folder(
 ) -> None:
     """They would refuse each other if they run at once."""
     night.run(*words)
-    folders = [
-        re.findall(r"--(?:reports|junit-xml)[ =](\S+)", call)[-1:] or [f"reports/{session}"]
-        for call in night.calls
-        for session in re.findall(r"nox -s (test\S+)", call)
-    ]
+    folders = []
+    for program, *arguments in night.words:
+        call = " ".join(arguments)
+        if program == "nox" and (session := re.match(r"-s (test\w*)", call)):
+            named = re.findall(r"--(?:reports|junit-xml)[ =](\S+)", call)
+            folders.append(named[-1] if named else f"reports/{session[1]}")
     assert len(folders) > 2
-    assert sorted(folders) == sorted([folder] for folder in {folder for (folder,) in folders})
+    assert sorted(folders) == sorted({*folders})
 
 
 def test_a_night_that_is_ended_ends_what_a_job_started_in_another_session(night: Night) -> None:
@@ -172,7 +173,9 @@ def test_a_job_runs_a_case_of_each_supported_pair_in_an_environment_of_its_own(
     night.run(*jobs)
     options = "--model mlp --scheme 8a8w"
     assert sorted(night.calls) == [
-        f"nox -s test_emulator -- --executorch {version} {options}" for version in sorted(versions)
+        f"nox -s test_emulator -- --executorch {version} {options}"
+        f" --reports reports/executorch-{version}"
+        for version in sorted(versions)
     ]
     # nox installs the row's torch; the QNN is that of every row.
     assert {row.qnn for row in rows} == {read_toolchain("qnn-runtime").default}
