@@ -1,9 +1,9 @@
 """Runs LiteRT's compiler plugin for Qualcomm in a process with limits, and reads its messages.
 
-The plugin can die (signal 11 for a file that was cut in the middle) or never end (a linear layer of
-one number in int8), so it gets limits of time and memory. Lines were seen with ai-edge-litert
-2.3.0: stderr has LiteRT's, which name the operators that stay on the CPU, and stdout has QNN's,
-which say why.
+The plugin can die (signal 11 for a file that was cut in the middle) or never end (a linear layer
+from one number to several in int8, with a scale per channel), so it gets limits of time and memory.
+Lines were seen with ai-edge-litert 2.3.0: stderr has LiteRT's, which name the operators that stay
+on the CPU, and stdout has QNN's, which say why.
 """
 
 from __future__ import annotations
