@@ -90,12 +90,12 @@ def name_typists(
     runs: Sequence[Run], session_rows: Sequence[SessionRow] = SESSION_ROWS
 ) -> dict[Run, str]:
     """Who types the command of a run daily: ``./nox -s journeys``, or a row of
-    tests/documented/sessions.py, which .ci/run types in a clone. The night types what has nobody.
+    tests/documented/sessions.py, which types it in a clone. The night types what has nobody.
 
     A row that needs a Docker engine is not typed where there is none, and prints something else.
     """
     typists = {}
-    in_sessions = {row.command: row for row in session_rows if not row.engine}
+    in_sessions = {row.command: row for row in session_rows if not (row.run_by or row.engine)}
     in_sample = {(run.command, run.install) for run in choose_sample(runs)}
     for run in runs:
         if (run.command, run.install) in in_sample:
