@@ -7,13 +7,14 @@ import codecs
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 from msgspec import Struct
 
 from ci.explain.frames import find_below, find_raising_frame
+from ci.explain.loaders import find_refusal
 from ci.explain.quotations import Blocks, has_form_of, unquote
 from ci.explain.rules import (
     DIGITS,
@@ -240,7 +241,7 @@ class _Scan:
         self.contained |= {text for text in log_texts if text.encode() in shapes}
         rule_by_start: dict[int, str] = {}
         new: list[tuple[int, str]] = []
-        numbered: dict[str, list[tuple[int, str]]] = {}  # lines with a number of a family
+        narrowed: dict[object, list[tuple[int, str]]] = {}
         for rule in self.rules:
             literals = [
                 text
@@ -249,12 +250,7 @@ class _Scan:
             ]
             if not literals:
                 continue
-            lines: Iterable[tuple[int, str]] = _find_lines(chunk, low, literals)
-            if rule.family:
-                if rule.family not in numbered:
-                    family = read_families()[rule.family]
-                    numbered[rule.family] = [line for line in lines if family.find(line[1])]
-                lines = numbered[rule.family]
+            lines = _narrow(rule, _find_lines(chunk, low, literals), narrowed)
             for start, line in lines:
                 if start in rule_by_start or rule.find(line) is None or start in self.blocks.starts:
                     continue
@@ -343,6 +339,24 @@ class _Scan:
                 number = self.lines + chunk.count(b"\n", 0, start) + 1
                 kept_lines.append(Unknown(number, unknown_lines[start]))
         return set(unknown_lines)
+
+
+def _narrow(
+    rule: Rule, lines: Iterable[tuple[int, str]], narrowed: dict[object, list[tuple[int, str]]]
+) -> Iterable[tuple[int, str]]:
+    """Return the lines that have a number of the rule's family or the form of a loader, if the rule
+    needs that. ``narrowed`` has the lines of earlier rules that need the same."""
+    need: object = None
+    is_candidate: Callable[[str], object] = bool
+    if rule.family:
+        need, is_candidate = rule.family, read_families()[rule.family].find
+    elif rule.fails and not rule.is_of_text:
+        need, is_candidate = rule.fails, find_refusal
+    if need is None:
+        return lines
+    if need not in narrowed:
+        narrowed[need] = [line for line in lines if is_candidate(line[1])]
+    return narrowed[need]
 
 
 def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ci.explain.frames import find_frame
 from ci.explain.linear import compile_linear
+from ci.explain.loaders import NOTHING, Failure, Refusal, find_refusal, list_texts, read_loaders
 from ci.facts.finding import Certainty
 from ci.facts.kinds import read_kinds
 from provisioning.errors import ManifestError
@@ -53,7 +54,9 @@ _LINES = {
     Place.DEVICE: re.compile(r"/data/local/tmp|/vendor/lib|cdsprpcd\b|/com\.termux/"),
     # The SDK's directories, triplets, wheels and `uname -m`.
     Place.BOARD: re.compile(r"aarch(?!(?:-\w+)*-windows|linux\b)"),
-    Place.WINDOWS: re.compile(r"\b[a-z]:[\\/]|\w\.(?:dll|exe)\b|loadlibrary"),
+    Place.WINDOWS: re.compile(
+        r"\b[a-z]:[\\/]|\w\.(?:dll|exe)\b|loadlibrary|\bdll load failed|\bwinerror"
+    ),
     Place.COMPUTER: re.compile(
         r"x_[-.]|site-packages|traceback \(most recent|/usr/bin/ld|/home/|\bcmake\b|collect:"
     ),
@@ -263,18 +266,13 @@ compile_once = functools.lru_cache(maxsize=4096)(re.compile)
 # A rule is compared with each part of each log, but what it looks for never changes.
 @functools.lru_cache(maxsize=4096)
 def _list_literals(
-    text: tuple[str, ...],
-    code: int = 0,
-    names: tuple[str, ...] = (),
-    family: str = "",
-    files: tuple[str, ...] = (),
+    text: tuple[str, ...], code: int = 0, names: tuple[str, ...] = (), family: str = ""
 ) -> tuple[Literal, ...]:
     spelled = [number.removeprefix("0x") for number in spell_code(code)] if code else ()
     of_family = read_families()[family].text if family else ()
-    of_files = [max(name.split("*"), key=len) for name in files]
-    texts = [part.lower().encode() for part in (*text, *spelled, *names, *of_family, *of_files)]
+    named = (*text, *spelled, *names, *of_family)
     literals = []
-    for part in texts:
+    for part in dict.fromkeys(part.lower().encode() for part in named):
         shape = part.translate(None, DIGITS)
         literals.append(Literal(part, shape, max(_WORD.findall(shape), key=len, default=b"")))
     return tuple(literals)
@@ -298,6 +296,11 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     matches lines of a backtrace that name a function or a library which is not the system's:
     ``{function}`` and ``{library}``. The lines below one that a rule with ``has_reason_below``
     matches have the reason: ``{below}`` stands for a colon and their text.
+
+    A rule with ``fails`` also matches lines in which a loader or a linker reports one of these
+    failures, in any of the forms of manifests/policies/loaders.toml: of the libraries ``whose``, by
+    the ``loader``, and if ``symbol`` is found at the start of the missing symbol's name, each if it
+    is set. ``{file}``, ``{named}`` and the form's groups stand for what the line names.
 
     ``number`` is that of its id, such as QNN1203, and never changes. ``headline`` has at most
     HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the file with the tried remedy,
@@ -333,13 +336,19 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[str, ...] = ()
     is_frame: bool = msgspec.field(default=False, name="frame")
     has_reason_below: bool = msgspec.field(default=False, name="reason_below")
+    fails: tuple[Failure, ...] = ()
+    whose: tuple[str, ...] = ()
+    loader: tuple[str, ...] = ()
+    symbol: str = ""
     versions: str = ""
     role: Role = Role.CAUSE
     consequence_of: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not (self.text or self.pattern or self.code or self.family or self.files):
+        if not (self.is_of_text or self.pattern or self.fails):
             raise ValueError(f"{self.id}: the rule has no text, pattern, code, family or files")
+        if not self.fails and (self.whose or self.loader or self.symbol):
+            raise ValueError(f"{self.id}: whose, loader and symbol need fails")
         if not self.is_frame and any(len(text.strip()) < 3 for text in self.text):
             raise ValueError(
                 f"{self.id}: a text of fewer than three characters matches nearly every log"
@@ -355,6 +364,11 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return self.source == OF_POLICY
 
     @property
+    def is_of_text(self) -> bool:
+        """Whether the rule matches lines that are not of a loader's form."""
+        return bool(self.text or self.code or self.family or self.files)
+
+    @property
     def finding_id(self) -> str:
         """The id of the rule's findings, or the name of a rule without a number."""
         return f"QNN{self.number}" if self.number else self.id
@@ -363,11 +377,37 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     def literals(self) -> tuple[Literal, ...]:
         """Each line that the rule matches contains at least one of these texts. A rule that has
         only a pattern has no literals."""
-        return _list_literals(self.text, self.code, self.names, self.family, self.files)
+        of_files = (max(name.split("*"), key=len) for name in self.files)
+        text = (*self.text, *of_files, *list_texts(self.fails))
+        return _list_literals(text, self.code, self.names, self.family)
 
     def find(self, line: str) -> Mapping[str, str] | None:
         """Return the values of the texts' braces for a line that contains one of ``literals``, or
         None if the rule does not match the line."""
+        if not self.fails:
+            return self._find(line)
+        refusal = find_refusal(line)
+        if refusal and self._has_cause_of(refusal):
+            return refusal.values
+        low = line.lower()
+        if not self.is_of_text or (
+            self.text and not any(text.lower() in low for text in self.text)
+        ):
+            return None
+        groups = self._find(line)
+        return None if groups is None else {**NOTHING, **groups}
+
+    def _has_cause_of(self, refusal: Refusal) -> bool:
+        """Return whether the rule is about what a loader refused."""
+        return (
+            refusal.fails in self.fails
+            and (not self.whose or refusal.whose in self.whose)
+            and (not self.loader or refusal.loader in self.loader)
+            and compile_once(self.symbol).match(refusal.values["symbol"]) is not None
+        )
+
+    def _find(self, line: str) -> Mapping[str, str] | None:
+        """Return the values for a line that is not of a loader's form, or None."""
         if self.errno and _LAYERS.search(line):
             return None
         if self.code and not self._has_code(line):
@@ -473,15 +513,43 @@ def read_rules() -> tuple[Rule, ...]:
             fix="give each rule a unique id, and use only existing ids in consequence_of",
         )
     families = read_families()
+    loaders = read_loaders()
     for rule in rules:
+        unknown = ", ".join(
+            sorted(
+                {*rule.whose} - {*loaders.libraries}
+                | {*rule.loader} - {form.of for form in loaders.form}
+            )
+        )
+        if unknown:
+            raise ManifestError(
+                "manifests/policies/errors.toml is not consistent",
+                why=f"{rule.id} names {unknown}, which manifests/policies/loaders.toml lacks",
+                fix="name a row of its libraries in whose, and an `of` of its forms in loader",
+            )
         if rule.family and rule.family not in families:
             raise ManifestError(
                 "manifests/policies/errors.toml is not consistent",
                 why=f"{rule.id} names {rule.family!r}, which is no family of numbers",
                 fix=f"name one of {', '.join(families)}, as in manifests/policies/codes.toml",
             )
+    rules = tuple(_name_all_refusals(rule, rules) for rule in rules)
     late = (Role.SYMPTOM, Role.END, Role.COMPONENT)
     return tuple(sorted(rules, key=lambda rule: rule.role in late and late.index(rule.role) + 1))
+
+
+def _name_all_refusals(rule: Rule, rules: Sequence[Rule]) -> Rule:
+    """Return ``rule`` with more ids in ``consequence_of``: that of a rule for all libraries, such
+    as library-missing, stands for those of single libraries, too."""
+    if rule.fails:
+        return rule
+    names = list(rule.consequence_of)
+    for cause in rules:
+        if cause.id in rule.consequence_of and cause.fails and not (cause.whose or cause.symbol):
+            for other in rules:
+                if not {*other.fails}.isdisjoint(cause.fails) and other.id not in names:
+                    names.append(other.id)
+    return replace(rule, consequence_of=tuple(names))
 
 
 def spell_code(code: int) -> tuple[str, ...]:
