@@ -29,12 +29,13 @@ ANSWER_S, GONE = 20.0, {404, 410}
 # Vendors, and the projects that a page names.
 HOSTS = {
     "abseil.io", "ai.google.dev", "bazel.build", "clang.llvm.org", "cmake.org",
-    "developer.android.com", "docs.docker.com", "docs.github.com", "docs.gradle.org",
-    "docs.kernel.org", "docs.oracle.com", "docs.python.org", "docs.pytorch.org",
-    "docs.qualcomm.com", "docs.yoctoproject.org", "download.pytorch.org", "gcc.gnu.org",
-    "git-scm.com", "github.com", "gstreamer.freedesktop.org", "huggingface.co", "in-toto.io",
-    "jumpstarter.dev", "learn.microsoft.com", "lld.llvm.org", "man7.org", "manpages.ubuntu.com",
-    "mutmut.readthedocs.io", "ninja-build.org", "onnxruntime.ai", "pip.pypa.io",
+    "developer.android.com", "developer.apple.com", "docs.docker.com", "docs.github.com",
+    "docs.gradle.org", "docs.kernel.org", "docs.oracle.com", "docs.python.org",
+    "docs.pytorch.org", "docs.qualcomm.com", "docs.unity3d.com", "docs.yoctoproject.org",
+    "download.pytorch.org", "gcc.gnu.org", "git-scm.com", "github.com",
+    "gstreamer.freedesktop.org", "huggingface.co", "in-toto.io", "jumpstarter.dev",
+    "learn.microsoft.com", "lld.llvm.org", "man7.org", "manpages.ubuntu.com", "musl.libc.org",
+    "mutmut.readthedocs.io", "ninja-build.org", "onnxruntime.ai", "pip.pypa.io", "pytorch.org",
     "review.coreboot.org", "source.android.com", "sourceware.org", "www.gnu.org",
     "www.qualcomm.com",
 }  # fmt: skip

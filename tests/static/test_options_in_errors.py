@@ -53,6 +53,7 @@ OF_OTHER_TOOLS = {
     ("errors.toml", "--log_level"),
     ("errors.toml", "--no-as-needed"),
     ("errors.toml", "--num_sharding"),
+    ("errors.toml", "--target"),
     ("errors.toml", "--platform"),
     ("errors.toml", "--stacktrace"),
     ("errors.toml", "--stop"),
