@@ -90,7 +90,7 @@ def test_a_bundle_of_litert_is_judged_by_all_of_its_models(
     [
         ("'androidx.core:core-ktx:1.13.1'", ExitCode.FAILED, "app: not fit"),
         ("'com.example:runner:1.0'", ExitCode.ENVIRONMENT, "app: cannot tell"),
-        ("'com.google.ai.edge.litert:litert:2.1.5'", ExitCode.ENVIRONMENT, "app: cannot tell"),
+        ("'com.google.ai.edge.litert:litert:2.1.5'", ExitCode.FAILED, "app: not fit"),
         ("project(':runner')", ExitCode.ENVIRONMENT, "app: cannot tell"),
     ],
 )
