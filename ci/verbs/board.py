@@ -22,9 +22,9 @@ from ci.device.onnx_board import (
 )
 from ci.device.runner import STARTS, DeviceRunner, lease_first
 from ci.onnx.options import find_backend, list_host_paths
-from ci.verbs.deploy import DEVICE, require_usable
-from ci.verbs.options import MOST, add_option, least
-from provisioning.console.command import MANY, between
+from ci.verbs.deploy import DEVICE, add_use, require_usable
+from ci.verbs.options import add_option, least
+from provisioning.console.command import MANY
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.targets import find_any_soc
@@ -69,9 +69,7 @@ def add_board(parser: argparse.ArgumentParser) -> None:
     add(f"{OPTION} ssh:HOST", text, again=str, **MANY)
     text = f"the board's Python that has onnxruntime-qnn; default: {PYTHON}"
     add("--board-python PYTHON", text, default=PYTHON, again=str, needs=OPTION)
-    add("--place DIR", "this project's directory on the board", default="", needs=OPTION)
-    wait = "seconds to wait for a board that is in use"
-    add("--wait S", wait, type=between(0, MOST), default=0.0, needs=OPTION)
+    add_use(parser, "board", OPTION)
     text = f"how often to start each program, to measure times; default: {STARTS}"
     add(
         "--starts N",

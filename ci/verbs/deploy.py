@@ -84,9 +84,16 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
     bundle = "the directory that `stage` wrote"
     add("--bundle", bundle, **DIR, again=str, needs=ON_DEVICE)
-    add("--place DIR", "this project's directory on the device", default="", needs=ON_DEVICE)
-    wait = "seconds to wait for a device that is in use"
-    add("--wait S", wait, type=between(0, MOST), default=0.0, needs=ON_DEVICE)
+    add_use(parser, "device", ON_DEVICE)
+
+
+def add_use(parser: argparse.ArgumentParser, noun: str, needs: str) -> None:
+    """Add the options that say how a device, a ``noun`` such as ``board``, is used. They need the
+    option ``needs``, which chooses it."""
+    add = partial(add_option, parser, DEVICE)
+    add("--place DIR", f"this project's directory on the {noun}", default="", needs=needs)
+    wait = f"seconds to wait for a {noun} that is in use"
+    add("--wait S", wait, type=between(0, MOST), default=0.0, needs=needs)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
