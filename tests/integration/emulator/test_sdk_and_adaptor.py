@@ -139,7 +139,7 @@ def test_a_missing_overlay_names_the_command_that_builds_it(
     monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path / "libcxx", runtime)))
     error = refuse(capfd, "--sdk", str(runtime), "--adaptor", "overlay")
     assert error["what"].startswith("no overlay was built for QNN 2.49.40")
-    assert f"ci build aot --sdk {runtime}`" in error["fix"]
+    assert f"ci build aot --sdk {runtime.resolve()}`" in error["fix"]
 
 
 @pytest.mark.parametrize("words", [("--sdk", "nowhere"), ("--adaptor", "nowhere")])
