@@ -92,39 +92,39 @@ def ask_python(device: Device, python: str, directory: str) -> BoardPython:
         ) from error
 
 
-def require_provider(device: Device, found: BoardPython) -> None:
+def require_provider(device: Device, board_python: BoardPython) -> None:
     """Raise UnfitError if a board's Python lacks a package, or QNN's provider, because the CPU
     would run the model."""
-    python = f"{found.executable} of {device.name}"
-    if found.missing:
+    python = f"{board_python.executable} of {device.name}"
+    if board_python.missing:
         raise UnfitError(
-            f"{python} has no {' and no '.join(found.missing)}",
+            f"{python} has no {' and no '.join(board_python.missing)}",
             why="a board runs models with its own ONNX Runtime",
             fix=INSTALL_FIX,
         )
-    if found.refusal:
-        plugin = f"onnxruntime-qnn {found.plugin}"
+    if board_python.refusal:
+        plugin = f"onnxruntime-qnn {board_python.plugin}"
         raise UnfitError(
             f"{python} has no {PROVIDER}",
-            why=f"the provider of {plugin} cannot be used: {found.refusal}",
+            why=f"the provider of {plugin} cannot be used: {board_python.refusal}",
             fix="check that this user may open /dev/fastrpc-cdsp there, and which onnxruntime"
             f" {plugin} needs",
         )
-    if PROVIDER not in found.providers:
-        listed = ", ".join(found.providers) or "none"
+    if PROVIDER not in board_python.providers:
+        listed = ", ".join(board_python.providers) or "none"
         raise UnfitError(
             f"{python} has no {PROVIDER}",
-            why=f"onnxruntime {found.onnxruntime} there has these providers: {listed}",
+            why=f"onnxruntime {board_python.onnxruntime} there has these providers: {listed}",
             fix=INSTALL_FIX,
         )
 
 
-def require_qnn(device: Device, found: BoardPython, qnn: str) -> None:
+def require_qnn(device: Device, board_python: BoardPython, qnn: str) -> None:
     """Raise UnfitError if the board's QNN is known, and older than the ``qnn`` that compiles
     here."""
-    if found.qnn and qnn and is_older(found.qnn, qnn):
+    if board_python.qnn and qnn and is_older(board_python.qnn, qnn):
         raise UnfitError(
-            f"{device.name} has QNN {found.qnn}, and the models are compiled with QNN {qnn}",
+            f"{device.name} has QNN {board_python.qnn}, and the models are compiled with QNN {qnn}",
             why="QNN rejects a context binary of a newer QNN, without saying so",
             fix="install the onnxruntime-qnn there that is installed here, or an older one here",
         )
@@ -157,7 +157,7 @@ def make_dialect(
         list_flags=list_flags,
         read_times=read_times,
         launcher=python,
-        kept=(TIMES, PROFILE),
+        result_files=(TIMES, PROFILE),
         find_faults=find_faults,
     )
 

@@ -70,10 +70,10 @@ def restart(folder: Path | None) -> None:
 def read_build(library: Path) -> str:
     """Return the version of QNN in a library, or "" if there is none."""
     try:
-        found = QNN_BUILD.search(library.read_bytes())
+        build = QNN_BUILD.search(library.read_bytes())
     except OSError:
         return ""
-    return found[1].decode() if found else ""
+    return build[1].decode() if build else ""
 
 
 def list_devices(onnxruntime: Any, plugin: Any) -> list[Any]:

@@ -56,15 +56,15 @@ class Dialect:
 
     ``list_files`` returns the files of a program by their names on the device, and ``list_flags``
     the runner's flags besides those that all runners have. ``read_times`` returns the time of
-    loading and the times of all executions, in ms, from the files that came back, of which ``kept``
-    are this kind's. ``find_faults`` returns what these files say against the outputs. ``launcher``
-    is the program that runs the runner, "" if the runner is a program itself.
+    loading and the times of all executions, in ms, from the files that came back, of which
+    ``result_files`` are this kind's. ``find_faults`` returns what these files say against the
+    outputs. ``launcher`` is the program that runs the runner, "" if the runner is a program itself.
     """
 
     list_files: Callable[[Program], Mapping[str, Path]]
     list_flags: Callable[[Program], Mapping[str, Any]]
     read_times: Callable[[Mapping[str, bytes]], tuple[float | None, tuple[float, ...]]]
-    kept: tuple[str, ...]
+    result_files: tuple[str, ...]
     find_faults: Callable[[Program, Mapping[str, bytes]], Iterable[str]] = find_no_faults
     launcher: str = ""
 
@@ -78,7 +78,7 @@ EXECUTORCH = Dialect(
         "etdump_path": TIMES,
     },
     read_times=lambda files: read_times(files.get(TIMES, b"")),
-    kept=(TIMES,),
+    result_files=(TIMES,),
 )
 
 
@@ -349,7 +349,7 @@ class DeviceProgram:
             before=BEFORE,
             after=AFTER,
             system=SYSTEM,
-            kept=" ".join((*KEPT, *dialect.kept)),
+            result_files=" ".join((*KEPT, *dialect.result_files)),
             limit=int(self.timeout_s),
         )
         outputs = sum(output.size_bytes for output in self.program.compiled.outputs)
@@ -384,7 +384,7 @@ class DeviceProgram:
                 content = data.read() if data else b""
                 if folder and name.endswith(".raw"):
                     (outputs / name).write_bytes(content)
-                elif not folder and name in {LOG, *KEPT, *self.runner.dialect.kept, CODE}:
+                elif not folder and name in {LOG, *KEPT, *self.runner.dialect.result_files, CODE}:
                     contents[name] = content
         # qnn_executor_runner exits with 0 although it has written nothing, so that the exit code
         # alone proves nothing; without this file, the connection broke.

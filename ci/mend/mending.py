@@ -457,8 +457,8 @@ class Precisions:
 def list_precisions(
     spec: CaseSpec, lane: SchemeSet, *, on_cpu: bool, has_mixtures: bool = False
 ) -> Precisions:
-    """Return what is tried besides rewrites for a case of a lane. One whose entry has quantizing
-    options or mixtures of its own keeps its schemes. A node on the CPU gets no other precision."""
+    """Return what is tried besides rewrites for a case of a lane. If its entry has quantizing
+    options or mixtures, no other scheme is tried; for a node on the CPU, no other precision is."""
     chosen_options = {name for name, _ in spec.source.choices.chosen()}
     is_plain = chosen_options.isdisjoint(QUANTIZING) and not has_mixtures
     quantization = spec.scheme.base.recipe

@@ -191,9 +191,9 @@ def open_tree(source: Path, revision: str | None, layout: Layout = NO_LAYOUT) ->
     git_dir = find_git_dir(source)
     if revision is None and git_dir != source:
         if git_dir and (missing := list_left_out(source)):
-            more = f" and {len(missing) - 1} more" if missing[1:] else ""
+            others = f" and {len(missing) - 1} more" if missing[1:] else ""
             raise UsageError(
-                f"{source} lacks {show_path(missing[0])}{more}",
+                f"{source} lacks {show_path(missing[0])}{others}",
                 why="the index marks this as left out of the work tree, as in a sparse checkout",
                 fix="pass --rev HEAD, or run `git sparse-checkout disable`",
             )

@@ -15,7 +15,7 @@ cat "$running" 2>/dev/null | while read -r signal old; do
   case $(readlink "/proc/$old/cwd") in "$here"/*) kill "-$signal" "$old" || true ;; esac
 done
 # shellcheck disable=SC2086 # a list of names
-rm -rf "$outputs" "$log" $kept; mkdir "$outputs"
+rm -rf "$outputs" "$log" $result_files; mkdir "$outputs"
 export LD_LIBRARY_PATH="$directory:$LD_LIBRARY_PATH" ADSP_LIBRARY_PATH="$directory"
 feel() {
   for zone in /sys/class/thermal/thermal_zone*; do
@@ -64,4 +64,4 @@ if [ $left -gt 0 ]; then
 fi
 echo "$ended" > "$code"
 # shellcheck disable=SC2046,SC2086 # lists of names
-tar -c -f - "$outputs" "$log" $(ls $kept 2>/dev/null) "$code"
+tar -c -f - "$outputs" "$log" $(ls $result_files 2>/dev/null) "$code"
