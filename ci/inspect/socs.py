@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from msgspec import Struct
 
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import suggest_near
-from provisioning.manifest.targets import Soc, name_in, read_all_socs
+from provisioning.manifest.targets import Soc, name_in, name_socs, read_all_socs
 from provisioning.versions import parse_version
 
 NO_HTP = "QNN knows no HTP of it: it compiles for V68, and this SoC has none"
+HEXAGON = re.compile(r"(?:(?:HEXAGON|HTP)[ _-]?)?V(\d\d)")
 NOT_COMPILED = "QNN 2.51 does not know its number"
 
 
@@ -58,6 +60,13 @@ def answer_soc(requested_name: str) -> SocAnswer:
     name = name_in(requested_name, socs)
     soc = socs.get(name)
     if soc is None:
+        version = HEXAGON.fullmatch(requested_name.upper())
+        if version and (with_version := _list_of_version(int(version[1]))):
+            raise UsageError(
+                f"{requested_name} is no SoC",
+                why="it is a version of the Hexagon, which several SoCs have",
+                fix=f"pass one of them: {', '.join(with_version)}",
+            )
         names = [*socs, *(second_name for row in socs.values() for second_name in row.also_called)]
         raise UsageError(
             f"none of the lanes knows an SoC {requested_name!r}",
@@ -83,6 +92,12 @@ def answer_soc(requested_name: str) -> SocAnswer:
         qnn=soc.qnn,
         not_qnn=soc.not_qnn,
     )
+
+
+def _list_of_version(hexagon: int) -> list[str]:
+    """Return the first name of each SoC with a Hexagon version."""
+    socs = read_all_socs()
+    return [name for name in name_socs().values() if socs[name].hexagon == hexagon]
 
 
 def _list_second_names(number: int) -> Iterator[str]:

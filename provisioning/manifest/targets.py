@@ -5,6 +5,7 @@ the language models that have a name (manifests/decoders.toml).
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Annotated
@@ -129,15 +130,37 @@ def find_any_soc(name: str) -> Soc:
     return _find_in(read_all_socs(), name, "docs/reference/socs.md lists all names")
 
 
+# What people write into the name of an SoC or leave out, and no two names differ in: Snapdragon(R) 8
+# Elite, 8 Gen 3, sm_8650. A speed bin is a part of the same SoC with other clock rates: SM8650-AB.
+UNSPOKEN = re.compile(r"\((?:R|TM)\)|[®™ _-]|QUALCOMM|SNAPDRAGON|MOBILE PLATFORM|FOR GALAXY")
+SPEED_BIN = re.compile(r"\b(SM ?\d{4})[- ](?:\d-)?A[A-F]$")
+
+
+def _key_of(name: str) -> str:
+    """Return the part of a name that tells it from those of other SoCs."""
+    return UNSPOKEN.sub("", SPEED_BIN.sub(r"\1", name.upper()))
+
+
+@functools.cache
+def _read_keys() -> Mapping[str, str]:
+    """Return the SoCs by the keys of all their names, and by QNN's number. Of several with a
+    number, the first counts, as for QNN."""
+    keys: dict[str, str] = {}
+    for row, soc in read_all_socs().items():
+        for name in (row, *soc.also_called, str(soc.id)):
+            keys.setdefault(_key_of(name), row)
+    return keys
+
+
 def name_in(name: str, names: Collection[str]) -> str:
     """Return which of ``names`` stands for the SoC ``name``: itself, the name that it is another
-    name of, or one that QNN compiles the same programs for. Without such a name, or for a glob,
-    return ``name`` as it is."""
+    name or spelling of, the one with this number of QNN's, or one that QNN compiles the same
+    programs for. Without such a name, or for a glob, return ``name`` as it is."""
     upper_name = name.upper()
     if upper_name in names:
         return upper_name
     socs = read_all_socs()
-    row = next((row for row, soc in socs.items() if soc.is_called(upper_name)), upper_name)
+    row = upper_name if upper_name in socs else _read_keys().get(_key_of(name), upper_name)
     same_number = [
         candidate for candidate in names if row in socs and socs[candidate].id == socs[row].id
     ]

@@ -8,7 +8,11 @@ from typing import NamedTuple
 from provisioning.doctor.facts import BoardFacts
 from provisioning.doctor.registry import Case, Subjects, seen
 
-SHELL, UNSIGNED = re.compile(r"fastrpc_shell_\d"), re.compile(r"fastrpc_shell_unsigned_\d")
+# The number is that of the DSP in the kernel's driver (drivers/misc/fastrpc.c): 3 is the CDSP, and 4 a
+# second one. Those of the ADSP (0) and of others start no process of QNN.
+SHELL, UNSIGNED = re.compile(r"fastrpc_shell_[34]"), re.compile(r"fastrpc_shell_unsigned_[34]")
+CXX, CXX_ABI = re.compile(r"libc\+\+\.so\.1"), re.compile(r"libc\+\+abi\.so\.1")
+FIRST_WITHOUT_CXX = 81  # QNN's skels for V81 need none; those for V85 were not seen
 SIGNATURE = re.compile(r"testsig-\w+\.so")
 SKEL = re.compile(r"libQnnHtpV(\d+)Skel\.so")
 
@@ -37,6 +41,15 @@ class Board(NamedTuple):
         return "cdsprpcd" in daemons or (is_shared and "adsprpcd" in daemons)
 
     @property
+    def missing_cxx(self) -> str:
+        """The libraries of the DSP's C++ runtime that are missing, "" if all exist or the skel
+        needs none."""
+        if self.case.soc and self.case.soc[1] >= FIRST_WITHOUT_CXX:
+            return ""
+        libraries = {"libc++.so.1": CXX, "libc++abi.so.1": CXX_ABI}
+        return " and ".join(name for name, pattern in libraries.items() if not self.has(pattern))
+
+    @property
     def skel(self) -> str:
         """The name of the skel."""
         return f"libQnnHtpV{self.case.soc[1] if self.case.soc else 'NN'}Skel.so"
@@ -52,7 +65,7 @@ BOARDS.when(
     QNN812=lambda board: board.facts.nodes and not any(board.facts.nodes.values()),
     QNN813=lambda board: not (board.has(SHELL) or board.has(UNSIGNED)),
     QNN814=lambda board: board.has(SHELL) and not board.has(UNSIGNED) and not board.has(SIGNATURE),
-    QNN815=lambda board: not board.has(re.compile(r"libc\+\+\.so\.1")),
+    QNN815=lambda board: board.missing_cxx,
     QNN816=lambda board: not board.has_skel(),
     QNN817=lambda board: not board.has_daemon(),
 )

@@ -13,7 +13,10 @@ from provisioning.errors import ExitCode
 from tests.integration.device.conftest import end_connections, write_sshd
 from tests.programs import require_programs
 
-FILES = ("fastrpc_shell_3", "fastrpc_shell_unsigned_3", "libc++.so.1", "libQnnHtpV68Skel.so")
+FILES = (
+    *("fastrpc_shell_3", "fastrpc_shell_unsigned_3", "libc++.so.1", "libc++abi.so.1"),
+    "libQnnHtpV68Skel.so",
+)
 OF_FILES = {"QNN813", "QNN814", "QNN815", "QNN816"}
 
 

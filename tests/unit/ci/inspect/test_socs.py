@@ -19,6 +19,21 @@ ROWS = {
     "IPQ5404": ("IPQ5404", (False, False, False), ""),  # QNN does not know the number
     "SM8750": ("SM8750", (True, True, True), "SXR2330P"),
 }
+SPELLINGS = {
+    "sm_8750": "SM8750",
+    "SM 8450": "SM8450",
+    "SM8650-AB": "SM8650",
+    "sm7325-1-af": "SM7325",
+    "8 Gen 3": "SM8650",
+    "Snapdragon® 8 Elite": "SM8750",
+    "snapdragon(tm) 8 gen 2 for galaxy": "SM8550",
+    "Qualcomm Snapdragon 8+ Gen 1 Mobile Platform": "SM8475",
+    "Snapdragon 8 Elite Gen5": "SM8850",
+    "snapdragon-x-elite": "SC8380XP",
+    "QCS-6490": "QCM6490",
+    "57": "SM8650",  # QNN's number
+    "52": "SA8255",  # the first of five names
+}
 
 
 @pytest.mark.parametrize("soc_name", ROWS)
@@ -26,6 +41,19 @@ def test_inspect_says_which_lanes_take_an_soc(soc_name: str) -> None:
     answer = answer_soc(soc_name)
     supported = tuple(lane.is_supported for lane in answer.lanes)
     assert (answer.name, supported, (*answer.siblings, "")[0]) == ROWS[soc_name]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_an_soc_has_several_spellings(spelling: str) -> None:
+    assert answer_soc(spelling).name == SPELLINGS[spelling]
+    assert find_any_soc(spelling).id == read_all_socs()[SPELLINGS[spelling]].id
+
+
+@pytest.mark.parametrize("version", ["V75", "v75", "Hexagon V75", "htp-v75"])
+def test_a_version_of_the_hexagon_is_no_soc(version: str) -> None:
+    with pytest.raises(UsageError, match="which several SoCs have") as refused:
+        answer_soc(version)
+    assert refused.value.fix == "pass one of them: SM8650, SA8620P, QCS8300, QCS8625"
 
 
 def test_the_answer_names_what_the_lanes_call_an_soc() -> None:
@@ -41,7 +69,10 @@ SA8255 (SA8775P): Hexagon V73, 8 MiB of VTCM, float16
     assert render_soc(answer_soc("SA8775P")) == text
 
 
-@pytest.mark.parametrize("soc_name", ["SM8650P", "", "*", "SM8650\n", "../socs"])
+@pytest.mark.parametrize(
+    "soc_name",
+    ["SM8650P", "", "*", "SM8*", "SM8650\n", "../socs", "V12", "SM8650-XY", "999", "Snapdragon"],
+)
 def test_an_unknown_soc_is_refused_with_what_is_near(soc_name: str) -> None:
     with pytest.raises(UsageError, match="none of the lanes knows an SoC") as unknown:
         answer_soc(soc_name)

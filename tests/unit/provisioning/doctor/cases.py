@@ -151,7 +151,7 @@ def within(fitness: Fitness = FIT, soc: tuple[str, int] | None = None, **change:
 
 
 BOARD_FILES = (
-    *("/d/fastrpc_shell_3", "/d/fastrpc_shell_unsigned_3", "/d/libc++.so.1"),
+    *("/d/fastrpc_shell_3", "/d/fastrpc_shell_unsigned_3", "/d/libc++.so.1", "/d/libc++abi.so.1"),
     "/d/libQnnHtpV68Skel.so",
 )
 
@@ -719,7 +719,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN813": (board(files=BOARD_FILES[2:]), board(files=BOARD_FILES[1:])),
     "QNN814": (board(files=BOARD_FILES[:1]), board(files=(*BOARD_FILES[:1], "/d/testsig-0x1.so"))),
     "QNN815": (board(files=BOARD_FILES[:2]), board()),
-    "QNN816": (board(files=BOARD_FILES[:3]), board()),
+    "QNN816": (board(files=BOARD_FILES[:4]), board()),
     "QNN817": (board(daemons=("adsprpcd",)), board()),
     "QNN901": (laid(checkout="1.4.1"), laid(checkout="1.5.1+cpu")),
     "QNN902": (laid(headers="2.50"), laid(headers="2.49")),

@@ -49,6 +49,18 @@ def without(*names: str, extra_lines: tuple[str, ...] = ()) -> tuple[str, ...]:
         # Without a shell, the whole archive is missing: the C++ library is no other cause.
         (without("_3", "libc++.so.1", "libc++abi.so.1"), None, ["QNN813"]),
         (without("libc++.so.1"), None, ["QNN815"]),
+        (without("libc++abi.so.1"), None, ["QNN815"]),
+        # QNN's skels for V81 need none of the two.
+        (
+            without("libc++abi.so.1", "Skel.so", extra_lines=("file=/q/libQnnHtpV81Skel.so",)),
+            *(("SM8850", 81), []),
+        ),
+        # Shells of the ADSP, whose number is 0.
+        (without("_3", extra_lines=(f"file={DSP}/fastrpc_shell_0",)), None, ["QNN813"]),
+        (
+            without("unsigned_3", extra_lines=(f"file={DSP}/fastrpc_shell_unsigned_0",)),
+            *(None, ["QNN814"]),
+        ),
         (without("Skel.so"), None, ["QNN816"]),
         (without("cdsprpcd"), None, ["QNN817"]),
         (without("cdsprpcd", extra_lines=("daemon=adsprpcd",)), None, ["QNN817"]),
