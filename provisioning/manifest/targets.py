@@ -130,8 +130,8 @@ def find_any_soc(name: str) -> Soc:
     return _find_in(read_all_socs(), name, "docs/reference/socs.md lists all names")
 
 
-# What people write into the name of an SoC or leave out, and no two names differ in: Snapdragon(R) 8
-# Elite, 8 Gen 3, sm_8650. A speed bin is a part of the same SoC with other clock rates: SM8650-AB.
+# What people write into the name of an SoC or leave out, and no two names differ in: 8 Gen 3,
+# Snapdragon(R) 8 Elite, sm_8650. A speed bin, as in SM8650-AB, is the same SoC with another clock.
 UNSPOKEN = re.compile(r"\((?:R|TM)\)|[®™ _-]|QUALCOMM|SNAPDRAGON|MOBILE PLATFORM|FOR GALAXY")
 SPEED_BIN = re.compile(r"\b(SM ?\d{4})[- ](?:\d-)?A[A-F]$")
 
