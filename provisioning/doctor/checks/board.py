@@ -8,8 +8,8 @@ from typing import NamedTuple
 from provisioning.doctor.facts import BoardFacts
 from provisioning.doctor.registry import Case, Subjects, seen
 
-# The number is that of the DSP in the kernel's driver (drivers/misc/fastrpc.c): 3 is the CDSP, and 4
-# a second one. Those of the ADSP (0) and of others start no process of QNN.
+# The number is that of the DSP in the kernel's driver (drivers/misc/fastrpc.c): 3 is the CDSP, 4 a
+# second one. Those of the ADSP (0) and of others start no process of QNN.
 SHELL, UNSIGNED = re.compile(r"fastrpc_shell_[34]"), re.compile(r"fastrpc_shell_unsigned_[34]")
 CXX, CXX_ABI = re.compile(r"libc\+\+\.so\.1"), re.compile(r"libc\+\+abi\.so\.1")
 FIRST_WITHOUT_CXX = 81  # QNN's skels for V81 need none; those for V85 were not seen
