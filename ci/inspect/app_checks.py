@@ -207,9 +207,9 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding:
     is_of_app = unit.kind is Kind.AAR and finding.id in OF_APP
     is_of_app |= unit.kind is Kind.SOURCES and finding.id == "QNN860"
     # The model of another device group than those of the requested SoCs.
-    group = DEVICE_GROUP.match(finding.where) if finding.id == "QNN878" else None
-    is_of_app |= bool(
-        group and unit.socs and not any(is_same_soc(group[1], name) for name in unit.socs)
+    wrong = _list_wrong_socs(unit, finding.where) if finding.id == "QNN878" and unit.socs else []
+    is_of_app |= bool(wrong) and not any(
+        is_same_soc(soc, name) for soc in wrong for name in unit.socs
     )
     if is_others or is_of_app:
         return replace(finding, severity=Severity.WARNING)
@@ -264,6 +264,14 @@ APPS.when(
         unit.kind is Kind.APK and not unit.name.endswith(".aar") and not unit.manifest
     ),
 )
+
+
+@APPS.check("QNN849")
+def see_flavour_without_qnn(unit: AppUnit) -> Iterator[Seen]:
+    """Report a flavour of an app without QNN, if another flavour has QNN."""
+    if unit.npu_flavours:
+        file = unit.gradle.file if unit.gradle else ""
+        yield seen(unit.name, f"{unit.name}: {file}", flavours=" and ".join(unit.npu_flavours))
 
 
 @APPS.check("QNN854")
@@ -977,9 +985,46 @@ def see_wrong_device_group(unit: AppUnit) -> Iterator[Seen]:
     """Report compiled models in an AI pack's directory for devices with another SoC."""
     for asset, facts in unit.list_programs():
         names = {target.soc for target in facts.targets}
-        group = DEVICE_GROUP.match(asset.shown)
-        if group and names and not any(is_same_soc(group[1], name) for name in names):
-            yield seen(asset.name, asset.shown, made=", ".join(sorted(names)), group=group[1])
+        if wrong := _list_wrong_socs(unit, asset.shown):
+            made, group = ", ".join(sorted(names)), ", ".join(wrong)
+            yield seen(asset.name, asset.shown, made=made, group=group)
+
+
+def _list_wrong_socs(unit: AppUnit, shown: str) -> list[str]:
+    """Return the SoCs to whose devices Google Play delivers a compiled model of a pack that is for
+    others. The app's configuration says which SoCs a group has; without it, the name of a group of
+    LiteRT's tools does. An app may choose among several models in a directory of another group, and
+    a model may run on another SoC of the same Hexagon version."""
+    targets = [
+        (program.shown, target)
+        for program, facts in unit.list_programs()
+        for target in facts.targets
+    ]
+    own_targets = [target for program, target in targets if program == shown]
+    of_tools = DEVICE_GROUP.match(shown)
+    group = GROUP.search(shown)
+    if not group or not own_targets:
+        return []
+    socs = unit.groups.socs.get(group[2], ()) if unit.groups and not unit.groups.fault else ()
+    if of_tools and not socs:
+        socs = (of_tools[1],)
+    folder = shown[: group.end()]
+    if not of_tools:
+        own_targets = [target for program, target in targets if program.startswith(folder)]
+    hexagons = set() if of_tools else {target.hexagon for target in own_targets}
+    return [
+        soc
+        for soc in socs
+        if not any(is_same_soc(soc, target.soc) for target in own_targets)
+        and _find_hexagon(soc) not in hexagons
+    ]
+
+
+def _find_hexagon(name: str) -> int:
+    """Return the Hexagon version of an SoC, 0 if it is not known."""
+    with suppress(UsageError):
+        return find_any_soc(name).hexagon
+    return 0
 
 
 @APPS.check("QNN884")

@@ -308,6 +308,8 @@ class AppUnit:
     # Of sources: the models in AI packs and asset packs are among the assets, and these are the
     # device groups to which Google Play delivers them.
     groups: DeviceGroups | None = None
+    # Of an app without QNN in one of its flavours: the names of those with QNN.
+    npu_flavours: tuple[str, ...] = ()
     socs: tuple[str, ...] = ()  # for which the app is judged
     # The facts of the assets and of the libraries for QNN's ABI.
     tree: TreeFacts = field(default_factory=lambda: TreeFacts(Path(), ()))

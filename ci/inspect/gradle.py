@@ -8,29 +8,19 @@ project's build file or in gradle.properties.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ci.inspect.gradle_archives import OF_MODULE, list_archives, spell_paths
+from ci.inspect.gradle_settings import DEFAULT_CATALOG, Tables, as_table, read_catalogs
+from ci.inspect.gradle_text import MAX_BYTES, QUOTED, drop_blocks, drop_comments, find_blocks
 from provisioning.doctor.survey.tree import BUILD_FILES
-from provisioning.documents import DocumentError, decoding, read_text
+from provisioning.documents import read_text
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-MAX_BYTES = 1 << 18
-# Strings are matched first, because "**/*.so" contains the start of a comment. All patterns take
-# linear time, so that a hostile file cannot stall them.
-COMMENT = re.compile(
-    r"""("(?:[^"\\\n]|\\[^\n])*"?|'(?:[^'\\\n]|\\[^\n])*'?)|/\*.*?(?:\*/|\Z)|//[^\n]*""", re.DOTALL
-)
-QUOTED = re.compile(r"[\"']([^\"'\n]+)[\"']")
 # jniLibs { useLegacyPackaging = true }, jniLibs.useLegacyPackaging true; dex has a property of the
 # same name.
 LEGACY = re.compile(r"jniLibs\s*(?:\{[^{}]*?|\.\s*)useLegacyPackaging[\s=(]*([\w.]+)")
@@ -45,7 +35,6 @@ ABIS = re.compile(rf"\babiFilters?{STRINGS}")
 # Of what is not packaged: packaging { jniLibs { excludes += "**/a.so" } }, with any spelling of
 # Gradle's, and of before 2021, when one set was for native libraries and resources. Resources and
 # .dex files have other sets.
-BRACE = re.compile(r"[{}]")
 OTHER_SETS = re.compile(r"\b(?:resources|dex)\s{0,9}\{")
 NATIVE_SETS = re.compile(r"\b(?:packaging(?:Options)?|jniLibs)\s{0,9}\{")
 EXCLUDED = re.compile(rf"\bexcludes?{STRINGS}")
@@ -158,14 +147,20 @@ LEVEL = re.compile(
 )
 # libs.versions.minSdk.get().toInt(), and "a:b:${libs.versions.litert.get()}"
 CATALOG_VERSION = re.compile(
-    r"\$\{\s{0,9}libs\.versions\.([\w.]{1,100})\.get\(\)\s{0,9}\}"
-    r"|\blibs\.versions\.([\w.]{1,100})\.get\(\)(?:\.to(?:Int|Integer)\(\))?"
+    r"\$\{\s{0,9}(\w{1,60}\.versions\.[\w.]{1,100})\.get\(\)\s{0,9}\}"
+    r"|\b(\w{1,60}\.versions\.[\w.]{1,100})\.get\(\)(?:\.to(?:Int|Integer)\(\))?"
 )
-OF_CATALOG = "libs.versions."
+# libs.findLibrary("qnn-runtime").get(), in the sources of plugins
+FOUND_IN_CATALOG = re.compile(
+    r"\b(?:\w{1,60}\.)?find(Library|Bundle)\s{0,9}\(\s{0,9}[\"']([\w.-]{1,100})[\"']\s{0,9}\)"
+    r"(?:\s{0,9}\.\s{0,9}get\s{0,9}\(\s{0,9}\))?"
+)
 # apply from: 'gradle/deps.gradle', apply(from = "$rootDir/gradle/deps.gradle")
+# pluginManager.withPlugin("com.android.application") { }, which applies nothing
+ASKS_FOR_PLUGIN = re.compile(r"\b(?:with|has)Plugin\s{0,9}\([^()\n]{0,200}\)")
 APPLIED_SCRIPT = re.compile(
     r"\bapply[\s(]{1,9}from\s{0,9}[:=]\s{0,9}[\"'](?:\$\{?(?:rootDir|rootProject\.projectDir)\}?/)?"
-    r"([\w./-]{1,200}\.gradle(?:\.kts)?)[\"']"
+    r"([\w./-]{1,200}\.gradle(?:\.kts)?)[\"']\s{0,9}\)?"
 )
 # `apply false` in a root's build file only sets the version.
 APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*false)", re.IGNORECASE)
@@ -175,6 +170,8 @@ APPLIED = re.compile(
     r"(?:\b(?:id[\s(]{1,9}|apply[\s(]{1,9}plugin\s{0,9}[:=]\s{0,9})[\"']([\w.-]{1,100})[\"']"
     r"|\balias\s{0,9}\(\s{0,9}libs\.plugins\.([\w.]{1,100}))(?![^\n;]{0,99}\bapply\b[\s(]{1,9}false)"
 )
+# pluginManager.apply("own.base"), with(plugins) { apply("own.base") }
+APPLIED_BY_CODE = re.compile(r"\bapply\s{0,9}\(\s{0,9}[\"']([\w.-]{1,100})[\"']\s{0,9}\)")
 APP_PLUGIN = "com.android.application"
 # register("app") { id = "own.app"; implementationClass = "own.AppPlugin" }
 REGISTERED = re.compile(
@@ -202,7 +199,6 @@ OF_FILES = re.compile(
 FOLDERS = r"\bjniLibs\s*(?:\{[^{}]*?|\.\s*)(?:setSrcDirs|srcDirs?)\b"
 JNI_FOLDERS = re.compile(rf"{FOLDERS}(?:[\s=+(]{{0,9}}file\b)?{STRINGS}")
 ANY_FOLDERS = re.compile(FOLDERS)
-OF_MODULE = re.compile(r"^\$(?:\{projectDir\}|projectDir)/|^[.]/")
 
 
 @dataclass(frozen=True)
@@ -215,9 +211,9 @@ class Gradle:
     ``com.qualcomm.qti:qnn-runtime:2.37.1``, and ``forced`` those whose version it forces.
     ``modules`` are the paths of the modules of the project that it depends on, such as ``:npu``.
     ``splits`` are the ABIs for which it splits the app. ``jni_folders`` are those with libraries
-    besides src/main/jniLibs. ``has_others`` is whether it depends on
-    anything else that may contain native libraries: a file, or a package that is not one of
-    Android's or Kotlin's own; after join_modules, also a module that is not in the project.
+    besides src/main/jniLibs, and ``archives`` the globs of AARs and JARs. ``has_others`` is whether
+    it depends on anything else that may contain native libraries: a file, or a package that is not
+    one of Android's or Kotlin's own; after join_modules, also a module that is not in the project.
     ``drops_runtime`` is whether it excludes qnn-runtime from what its packages bring."""
 
     file: str
@@ -232,6 +228,7 @@ class Gradle:
     maybe_excludes: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
     jni_folders: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -294,16 +291,19 @@ Catalog = Mapping[str, tuple[str, ...]]  # packages by a name in build files, se
 Variables = Mapping[str, str]
 
 
-def read_build(
-    module: Path, catalog: Catalog, variables: Variables = NO_VARIABLES
-) -> Gradle | None:
+class BuildFile(NamedTuple):
+    """A module's build file: its name, and its text without comments."""
+
+    name: str
+    text: str
+
+
+def read_build_file(module: Path) -> BuildFile | None:
     """Return the build file of a module; None if it has none that can be read, or only one that is
-    larger than MAX_BYTES. ``catalog`` is what read_catalog returns, and ``variables`` what
-    read_variables returns."""
-    for name in BUILD_FILES:
+    larger than MAX_BYTES. Some projects name it after the module: npu/npu.gradle."""
+    for name in (*BUILD_FILES, f"{module.name}.gradle.kts", f"{module.name}.gradle"):
         with suppress(OSError, ValueError):
-            text = read_text(module / name, "replace", MAX_BYTES)
-            return parse_gradle(name, text, catalog, variables)
+            return BuildFile(name, drop_comments(read_text(module / name, "replace", MAX_BYTES)))
     return None
 
 
@@ -314,31 +314,48 @@ def read_variables(root: Path) -> Variables:
     for name in BUILD_FILES:
         with suppress(OSError, ValueError):
             text = read_text(root / name, "replace", MAX_BYTES)
-            for script in APPLIED_SCRIPT.findall(_drop_comments(text)):
-                variables.update(_read_script(root, script))
+            for script in APPLIED_SCRIPT.findall(drop_comments(text)):
+                variables.update(list_variables(_read_script(root, root, script) or ""))
             variables.update(list_variables(text))
     with suppress(OSError, ValueError):
         text = read_text(root / "gradle.properties", "replace", MAX_BYTES)
         variables.update(PROPERTY.findall(text))
-    for alias, version in _as_table(_read_catalog_tables(root).get("versions")).items():
-        if isinstance(version, str):
-            variables[f"{OF_CATALOG}{_name_accessor(alias)}"] = version
+    for name, tables in read_catalogs(root).items():
+        for alias, version in as_table(tables.get("versions")).items():
+            if isinstance(version, str):
+                variables[f"{name}.versions.{_name_accessor(alias)}"] = version
     return variables
 
 
-def _read_script(root: Path, name: str) -> Variables:
-    """Return the variables of a script of the project; none of one outside of it."""
-    path = root / name
-    if path.resolve().is_relative_to(root.resolve()):
-        with suppress(OSError, ValueError):
-            return list_variables(read_text(path, "replace", MAX_BYTES))
-    return {}
+def _read_script(root: Path, folder: Path, name: str) -> str | None:
+    """Return the text of a script that a build file in a folder of a project applies, without
+    comments; None if there is none in the project that can be read."""
+    for path in (folder / name, root / name):
+        if path.resolve().is_relative_to(root.resolve()):
+            with suppress(OSError, ValueError):
+                return drop_comments(read_text(path, "replace", MAX_BYTES))
+    return None
+
+
+def take_scripts(root: Path, module: Path, text: str) -> tuple[str, list[str]]:
+    """Return the text of a module's build file without the scripts of the project that it applies,
+    and the texts of these scripts."""
+    scripts = []
+
+    def take(match: re.Match[str]) -> str:
+        script = _read_script(root, module, match[1])
+        if script is None:
+            return match[0]
+        scripts.append(script)
+        return " "
+
+    return APPLIED_SCRIPT.sub(take, text), scripts
 
 
 def list_variables(text: str) -> Variables:
     """Return the variables with a text as value, a version or a package's coordinates, in a build
     file, or in the sources of a plugin."""
-    text = _drop_comments(text)
+    text = drop_comments(text)
     values = {**dict(NUMBER.findall(text)), **dict(VARIABLE.findall(text))}
     named = {}
     for name, package in NAMED_PACKAGE.findall(text):
@@ -346,16 +363,11 @@ def list_variables(text: str) -> Variables:
     return {**named, **values}
 
 
-def _drop_comments(text: str) -> str:
-    return COMMENT.sub(lambda match: match[1] or " ", text)
-
-
 def _fill_variables(text: str, variables: Variables) -> str:
     """Return the text of a build file with the values of variables in its texts, and with packages
     as coordinates whose parts it names one by one."""
-    text = CATALOG_VERSION.sub(
-        lambda match: variables.get(f"{OF_CATALOG}{match[1] or match[2]}", match[0]), text
-    )
+    text = CATALOG_VERSION.sub(lambda match: variables.get(match[1] or match[2], match[0]), text)
+    text = FOUND_IN_CATALOG.sub(_spell_accessor, text)
     text = JOINED.sub(lambda match: f":${{{match[1]}}}'", text)
     text = NAMED.sub(lambda match: f"'{match[1]}:{match[2]}{_spell_version(match)}'", text)
     text = RICH.sub(lambda match: f"'{match[1]}{_spell_version(match)}' {{ {{ (", text)
@@ -377,15 +389,19 @@ def _fill_variables(text: str, variables: Variables) -> str:
 def parse_gradle(
     file: str, text: str, catalog: Catalog, variables: Variables = NO_VARIABLES
 ) -> Gradle:
-    """Return what the text of a build file, in Groovy or Kotlin, states."""
-    text = NOT_RELEASED.sub(" ", _fill_variables(_drop_comments(text), variables))
+    """Return what the text of a build file, in Groovy or Kotlin, states. ``catalog`` is what
+    read_catalog returns, and ``variables`` what read_variables returns."""
+    text = NOT_RELEASED.sub(" ", _fill_variables(drop_comments(text), variables))
+    archives, text = list_archives(spell_paths(text))
     text = PROPERTY_USE.sub(lambda use: variables.get(use[1] or use[2], use[0]), text)
-    text = OF_RELEASE.sub(" ", _drop_blocks(text, NOT_OF_RELEASE))
+    text = OF_RELEASE.sub(" ", drop_blocks(text, NOT_OF_RELEASE))
     levels = _read_levels(text, variables)
     legacy = set(LEGACY.findall(text))
     is_computed = len(legacy) > 1 or not legacy <= {"true", "false"}
     packages = [quoted for quoted in QUOTED.findall(text) if is_of_qnn(quoted)]
     for name in ACCESSOR.findall(text):
+        packages += catalog.get(name, ())
+    for _, name in NAMED_DEPENDENCY.findall(text):  # npu.runtime, of a catalog with another name
         packages += catalog.get(name, ())
     forced = tuple(filter(is_of_qnn, _list_strings(FORCED, text)))
     packages = [package for package in packages if not _is_replaced(package, forced)]
@@ -405,6 +421,7 @@ def parse_gradle(
         maybe_excludes=maybe_excludes,
         splits=_list_splits(text),
         jni_folders=tuple(OF_MODULE.sub("", name) for name in _list_strings(JNI_FOLDERS, text)),
+        archives=archives,
         packages=tuple(dict.fromkeys(packages)),
         forced=forced,
         modules=tuple(dict.fromkeys(modules)),
@@ -432,10 +449,16 @@ def _spell_version(match: re.Match[str]) -> str:
     return f":{text}" if text else f":${name}" if name else ""
 
 
+def _spell_accessor(match: re.Match[str]) -> str:
+    """Return the name that a build file uses for what a plugin finds in the version catalog."""
+    bundles = "bundles." if match[1] == "Bundle" else ""
+    return f"{DEFAULT_CATALOG}.{bundles}{_name_accessor(match[2])}"
+
+
 def list_plugins(text: str, ids: Mapping[str, str] = NO_VARIABLES) -> set[str]:
     """Return the ids of the plugins that a build file applies. ``ids`` are those in the version
     catalog, by their accessors."""
-    plugins = APPLIED.findall(_drop_comments(text))
+    plugins = APPLIED.findall(drop_comments(text))
     return {quoted or ids.get(alias, alias) for quoted, alias in plugins}
 
 
@@ -444,24 +467,41 @@ def list_own_plugins(plugins: Iterable[str]) -> set[str]:
     return {plugin for plugin in plugins if not PUBLIC_PLUGIN.match(plugin)}
 
 
-def list_app_plugins(build_texts: Iterable[str], sources: Mapping[str, str]) -> set[str]:
-    """Return the ids of a project's plugins that build an app. ``sources`` are the texts of the
-    plugins' sources by file name; ``build_texts`` are those of the builds that register classes of
-    them. A script has the id of its name, without what follows ``.gradle``."""
-    of_apps = set()
+def name_plugins(build_texts: Iterable[str], sources: Mapping[str, str]) -> dict[str, str]:
+    """Return the file name of the source of each of a project's plugins, by the plugin's id.
+    ``sources`` are the texts of the plugins' sources by file name; ``build_texts`` are those of the
+    builds that register classes of them. A script has the id of its name, without what follows
+    ``.gradle``."""
+    names = {}
+    classes = {}
     for name, text in sources.items():
-        if APPLICATION.search(_drop_comments(text)):
-            script, is_script, _ = name.partition(".gradle")
-            of_apps.add(script if is_script else name.partition(".")[0])
-            if is_script and (package := PACKAGE.search(text)):
-                of_apps.add(f"{package[1]}.{script}")
-    ids = set(of_apps)
+        script, is_script, _ = name.partition(".gradle")
+        classes[name.partition(".")[0]] = name
+        if is_script:
+            names[script] = name
+            if package := PACKAGE.search(text):
+                names[f"{package[1]}.{script}"] = name
     for text in build_texts:
         for first_id, first_class, second_class, second_id in REGISTERED.findall(text):
             class_name = (first_class or second_class).rpartition(".")[2]
-            if class_name in of_apps:
-                ids.add(first_id or second_id)
-    return ids
+            if class_name in classes:
+                names[first_id or second_id] = classes[class_name]
+    return names
+
+
+def list_applied(
+    text: str, ids: Mapping[str, str], plugins: Mapping[str, str], sources: Mapping[str, str]
+) -> set[str]:
+    """Return the ids of the plugins that a build file applies, and of those that the project's own
+    ones among them apply. ``plugins`` is what name_plugins returns, ``ids`` as in list_plugins."""
+    applied = list_plugins(text, ids)
+    waiting = list(applied)
+    for plugin in waiting:  # which grows
+        source = sources.get(plugins.get(plugin, ""), "")
+        nested = {*list_plugins(source, ids), *APPLIED_BY_CODE.findall(drop_comments(source))}
+        waiting += sorted(nested - applied)
+        applied |= nested
+    return applied
 
 
 def add_conventions(build: Gradle, conventions: Gradle) -> Gradle:
@@ -505,28 +545,6 @@ def _list_splits(text: str) -> tuple[str, ...]:
     return ()
 
 
-def _find_blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Yield the start of each block whose head, which ends with its brace, matches, and its end. A
-    block inside of another one is not yielded."""
-    end = 0
-    while match := head.search(text, end):
-        depth, end = 1, len(text)
-        for brace in BRACE.finditer(text, match.end()):
-            depth += 1 if brace[0] == "{" else -1
-            if not depth:
-                end = brace.end()
-                break
-        yield match.start(), end
-
-
-def _drop_blocks(text: str, head: re.Pattern[str]) -> str:
-    parts, kept_from = [], 0
-    for start, end in _find_blocks(text, head):
-        parts.append(text[kept_from:start])
-        kept_from = end
-    return " ".join([*parts, text[kept_from:]])
-
-
 def _list_excludes(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the patterns of the native libraries that are left out of the app, and those that may
     be: patterns of blocks for some builds, and "**" for patterns that are computed."""
@@ -536,8 +554,8 @@ def _list_excludes(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         texts = QUOTED.findall(lists.get(use[2], ""))
         return use[1] + ", ".join(f'"{pattern}"' for pattern in texts) if texts else use[0]
 
-    text = USE_OF_LIST.sub(spell_out, _drop_blocks(text, OTHER_SETS))
-    in_all_builds = _drop_blocks(text, OF_SOME_BUILDS)
+    text = USE_OF_LIST.sub(spell_out, drop_blocks(text, OTHER_SETS))
+    in_all_builds = drop_blocks(text, OF_SOME_BUILDS)
     certain, is_computed = _read_excludes(in_all_builds)
     possible, is_computed_in_some = _read_excludes(text)
     maybe = [pattern for pattern in possible if pattern not in certain]
@@ -550,7 +568,7 @@ def _read_excludes(text: str) -> tuple[list[str], bool]:
     """Return the patterns of native libraries that a text leaves out, and whether others are
     computed."""
     places = [match.end() for match in AT_ONCE.finditer(text)]
-    for start, end in _find_blocks(text, NATIVE_SETS):
+    for start, end in find_blocks(text, NATIVE_SETS):
         places += [match.start() for match in EXCLUDES.finditer(text, start, end)]
     patterns: list[str] = []
     is_computed = False
@@ -617,7 +635,11 @@ def depends_on_others(text: str, catalog: Catalog) -> bool:
             groups.append(match[1])
     groups += [name for name in ACCESSOR.findall(text) if name not in catalog]
     # Those whose values are known are texts by now.
-    groups += [name for _, name in NAMED_DEPENDENCY.findall(text) if not OF_OTHER_RULES.match(name)]
+    groups += [
+        name
+        for _, name in NAMED_DEPENDENCY.findall(text)
+        if name not in catalog and not OF_OTHER_RULES.match(name)
+    ]
     return not all(map(PLAIN.match, groups))
 
 
@@ -626,16 +648,19 @@ def _list_strings(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
 
 
 def read_catalog(root: Path) -> dict[str, tuple[str, ...]]:
-    """Return the packages with QNN, ExecuTorch or LiteRT in the version catalog of a Gradle
+    """Return the packages with QNN, ExecuTorch or LiteRT in the version catalogs of a Gradle
     project, by the names that build files use, such as ``qnn.runtime`` or, for a bundle of several,
-    ``bundles.npu``."""
-    tables = _read_catalog_tables(root)
-    packages = dict(_list_packages(tables))
-    catalog: dict[str, tuple[str, ...]] = {name: (package,) for name, package in packages.items()}
-    for alias, members in _as_table(tables.get("bundles")).items():
-        names = [_name_accessor(str(member)) for member in _as_list(members)]
-        if bundled := [packages[name] for name in names if name in packages]:
-            catalog[f"bundles.{_name_accessor(alias)}"] = tuple(bundled)
+    ``bundles.npu``. For a catalog with another name than ``libs``, it precedes them:
+    ``npu.qnn.runtime``."""
+    catalog: dict[str, tuple[str, ...]] = {}
+    for catalog_name, tables in read_catalogs(root).items():
+        prefix = "" if catalog_name == DEFAULT_CATALOG else f"{catalog_name}."
+        packages = dict(_list_packages(tables))
+        catalog |= {f"{prefix}{name}": (package,) for name, package in packages.items()}
+        for alias, members in as_table(tables.get("bundles")).items():
+            names = [_name_accessor(str(member)) for member in _as_list(members)]
+            if bundled := [packages[name] for name in names if name in packages]:
+                catalog[f"{prefix}bundles.{_name_accessor(alias)}"] = tuple(bundled)
     return catalog
 
 
@@ -643,28 +668,21 @@ def read_plugin_ids(root: Path) -> dict[str, str]:
     """Return the ids of plugins in the version catalog of a Gradle project, by the accessors that
     build files use."""
     ids = {}
-    for alias, entry in _as_table(_read_catalog_tables(root).get("plugins")).items():
-        plugin = entry if isinstance(entry, str) else _as_table(entry).get("id")
+    tables = read_catalogs(root).get(DEFAULT_CATALOG, {})
+    for alias, entry in as_table(tables.get("plugins")).items():
+        plugin = entry if isinstance(entry, str) else as_table(entry).get("id")
         ids[_name_accessor(alias)] = str(plugin).partition(":")[0]
     return ids
-
-
-def _read_catalog_tables(root: Path) -> Mapping[str, Any]:
-    """Return the tables of a project's version catalog, none if it has none that can be read."""
-    with suppress(DocumentError), decoding():
-        path = root / "gradle" / "libs.versions.toml"
-        return _as_table(tomllib.loads(read_text(path, "replace", MAX_BYTES)))
-    return {}
 
 
 def _name_accessor(alias: str) -> str:
     return re.sub(r"[-_]", ".", alias)
 
 
-def _list_packages(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    versions, libraries = (_as_table(tables.get(name)) for name in ("versions", "libraries"))
+def _list_packages(tables: Tables) -> Iterator[tuple[str, str]]:
+    versions, libraries = (as_table(tables.get(name)) for name in ("versions", "libraries"))
     for alias, entry in libraries.items():
-        fields = _as_table(entry)
+        fields = as_table(entry)
         module = fields.get("module") or f"{fields.get('group')}:{fields.get('name')}"
         version = fields.get("version", "")
         if isinstance(version, dict) and "ref" in version:
@@ -685,10 +703,6 @@ def is_of_qnn(package: str) -> bool:
     coordinate = COORDINATE.fullmatch(package)
     name = coordinate["name"].lower() if coordinate else ""
     return any(word in name for word in OF_QNN)
-
-
-def _as_table(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _as_list(value: object) -> list[Any]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.documents import open_regular, read_text
+from provisioning.documents import open_regular
 
 PACK = re.compile(r"\bcom\.android\.(?:ai|asset)-pack\b")
 TARGETING = re.compile(r"\bdeviceTargetingConfig\b[\s=(]*file\s*\(\s*[\"']([^\"'\n]{1,200})[\"']")
@@ -35,14 +34,6 @@ class DeviceGroups:
 def is_pack(text: str) -> bool:
     """Return whether a build file is that of a pack."""
     return bool(PACK.search(text))
-
-
-def read_build_text(module: Path, names: Iterable[str]) -> str:
-    """Return the text of a module's build file, "" if there is none that can be read."""
-    for name in names:
-        with suppress(OSError, ValueError):
-            return read_text(module / name, "replace", MAX_BYTES)
-    return ""
 
 
 def read_groups(root: Path, module: Path, text: str) -> DeviceGroups | None:

@@ -356,6 +356,13 @@ PAIRS |= {
         sources(LEGACY, "packaging { jniLibs { if (small) { excludes += '**/libother.so' } } }"),
     ),
 }
+FLAVOURS = "productFlavors { npu { dimension 'a' }; cpu { dimension 'a' } }"
+PAIRS |= {
+    "QNN849": (
+        sources(FLAVOURS, f"npuImplementation {ORT}:1.26.0'", libraries={}),
+        sources(FLAVOURS, f"implementation {ORT}:1.26.0'", libraries={}),
+    ),
+}
 PAIRS |= {
     "QNN898": (sources(LITERT, libraries={}), sources(LITERT, NPU_RUNTIME, libraries={})),
     "QNN899": (

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from ci.inspect.gradle import (
-    MAX_BYTES,
     Gradle,
     is_excluded,
     join_modules,
     list_plugins,
     parse_gradle,
-    read_build,
+    read_build_file,
     read_catalog,
     read_variables,
 )
+from ci.inspect.gradle_text import MAX_BYTES
 
 SKEL = "lib/arm64-v8a/libQnnHtpV75Skel.so"
 
@@ -272,10 +272,10 @@ def test_build_file_that_is_too_large_or_none_is_not_read(tmp_path: Path) -> Non
     path = tmp_path / "build.gradle"
     for text, is_read in (("minSdk 30".ljust(MAX_BYTES), True), (" ".ljust(MAX_BYTES + 1), False)):
         path.write_text(text)
-        assert bool(read_build(tmp_path, {})) is is_read
+        assert bool(read_build_file(tmp_path)) is is_read
     path.unlink()
     path.mkdir()
-    assert read_build(tmp_path, {}) is None
+    assert read_build_file(tmp_path) is None
 
 
 @pytest.mark.parametrize(
