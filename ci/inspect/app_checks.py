@@ -205,7 +205,9 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding:
     is_others = finding.id.startswith("QNN2") and not is_of_qnn
     # An AAR that a dependency brings may add to the manifest of sources.
     is_of_app = unit.kind is Kind.AAR and finding.id in OF_APP
-    is_of_app |= unit.kind is Kind.SOURCES and finding.id == "QNN860"
+    gradle = unit.gradle
+    may_be_added = gradle is None or bool(gradle.packages) or gradle.has_others
+    is_of_app |= unit.kind is Kind.SOURCES and finding.id == "QNN860" and may_be_added
     # The model of another device group than those of the requested SoCs.
     wrong = _list_wrong_socs(unit, finding.where) if finding.id == "QNN878" and unit.socs else []
     is_of_app |= bool(wrong) and not any(

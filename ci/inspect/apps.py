@@ -59,6 +59,7 @@ STRING, BOOLEAN = 3, 18
 # TYPE_INT_DEC and TYPE_INT_HEX of Android's Res_value; those above are its other types.
 NUMBERS = {16, 17}
 Attributes = Mapping[str, str]
+END: Attributes = {"": "end"}  # instead of the attributes of an element that ends
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,22 @@ class _Refused(Exception):  # noqa: N818 - it is caught in this module
 
 
 def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:
+    """Return what the elements of a manifest state. Each one is a name with attributes; END follows
+    behind what is inside of it."""
     first_of_tag: dict[str, Attributes] = {}
     libraries: dict[str, bool] = {}
     removed = set()
+    parents: list[str] = []
     for tag, attributes in elements:
+        if attributes is END:
+            parents[-1:] = []
+            continue
+        parent = parents[-1] if parents else ""
+        parents.append(tag)
         first_of_tag.setdefault(tag, attributes)
-        if tag != "uses-native-library" or not (name := attributes.get("name")):
+        # Anywhere else than in application, it declares nothing.
+        is_declaration = (tag, parent) == ("uses-native-library", "application")
+        if not is_declaration or not (name := attributes.get("name")):
             continue
         if attributes.get(MERGE_RULE) in {"remove", "removeAll"}:
             removed.add(name)
@@ -186,6 +197,8 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
             if isinstance(element, axml.XmlStartElement):
                 pairs = (_pair(attribute, strings, resources) for attribute in element.attributes)
                 elements.append((strings[element.attrext[1]], dict(pairs)))
+            elif isinstance(element, axml.XmlEndElement):
+                elements.append(("", END))
         return elements
     except (_Refused, MemoryError):
         raise
@@ -229,6 +242,7 @@ def _read_text(data: bytes) -> list[tuple[str, Attributes]]:
 
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.StartElementHandler = start
+    parser.EndElementHandler = lambda tag: elements.append((tag, END))
     # Entities that refer to each other could expand to gigabytes.
     parser.StartDoctypeDeclHandler = refuse
     try:

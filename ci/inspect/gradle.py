@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ci.inspect.gradle_archives import OF_MODULE, list_archives, spell_paths
 from ci.inspect.gradle_settings import DEFAULT_CATALOG, Tables, as_table, read_catalogs
 from ci.inspect.gradle_text import MAX_BYTES, QUOTED, drop_blocks, drop_comments, find_blocks
+from ci.inspect.maven import QNN_RUNTIME
 from provisioning.doctor.survey.tree import BUILD_FILES
 from provisioning.documents import read_text
 
@@ -32,6 +33,14 @@ STRINGS = (
 )
 KEPT = re.compile(rf"\b(?:keepDebugSymbols|doNotStrip){STRINGS}")
 ABIS = re.compile(rf"\babiFilters?{STRINGS}")
+# Any use that adds ABIs, and the rest of its line: abiFilters.addAll(property("abis").split(","))
+ADDED_ABIS = re.compile(
+    r"\babiFilters?\b(?!\s{0,9}(?:-=|\.\s{0,9}(?:remove|removeAll|clear|get|contains)\b))"
+    r"(?=\s{0,9}(?:\+?=|\.\s{0,9}(?:add|addAll|set)\b|[(\"'\[*])|[ \t]+\w)([^\n;}]{0,300})"
+)
+ALL_OF_ABI = "lib/arm64-v8a/**"  # the ABI that QNN has libraries for
+ABI = re.compile(r"arm64-v8a|armeabi(?:-v7a)?|x86(?:_64)?|riscv64|mips(?:64)?")
+WORD = re.compile(r"\w[\w.]{0,100}")
 # Of what is not packaged: packaging { jniLibs { excludes += "**/a.so" } }, with any spelling of
 # Gradle's, and of before 2021, when one set was for native libraries and resources. Resources and
 # .dex files have other sets.
@@ -82,6 +91,10 @@ INCLUDED = re.compile(rf"\binclude{STRINGS}")
 # Of resolutionStrategy: Gradle takes this version, even if another dependency needs a newer one.
 FORCED = re.compile(rf"\bforce{STRINGS}")
 # api(...) { exclude(group = "com.qualcomm.qti", module = "qnn-runtime") }: no libraries of QNN
+# configurations.all { exclude(...) }, configurations { implementation { exclude ... } }
+OF_CONFIGURATIONS = re.compile(
+    r"\bconfigurations\b(?![\w.\s(\"']{0,30}(?:[tT]est|[dD]ebug))[\w.\s()\"']{0,80}\{"
+)
 DROPS_RUNTIME = re.compile(
     r"\bexclude[\s(]{1,9}group\s{0,9}[:=]\s{0,9}[\"']com\.qualcomm\.qti[\"']"
     r"(?!\s{0,9},\s{0,9}module\s{0,9}[:=]\s{0,9}[\"'](?!qnn-runtime[\"']))"
@@ -115,7 +128,7 @@ NAMED_DEPENDENCY = re.compile(
 # What is read elsewhere, or is no dependency: group = "a", libs.runtime, projects.npu
 OF_OTHER_RULES = re.compile(r"(?:libs|projects|by|group|path|name)\b")
 NUMBER = re.compile(r"\b([A-Za-z_]\w{0,60})\s{0,9}=\s{0,9}(\d{1,5})\b(?![.])")  # minSdkVersion = 24
-PROPERTY = re.compile(r"(?m)^[ \t]*([A-Za-z_][\w.]*)[ \t]*[=:][ \t]*([\w.+-]{1,60})[ \t]*$")
+PROPERTY = re.compile(r"(?m)^[ \t]*([A-Za-z_][\w.]*)[ \t]*[=:][ \t]*([\w.+,-]{1,60})[ \t]*$")
 # "a:b:$ort", "a:b:$rootProject.ext.ort", "a:b:${rootProject.ext.ort}", "a:b:${property("ort")}"
 USE = re.compile(
     r"\$(?:\{[^{}\n]{0,80}?\b([A-Za-z_]\w{0,60})(?:[\"'][\])])?\}"
@@ -148,7 +161,7 @@ LEVEL = re.compile(
 # libs.versions.minSdk.get().toInt(), and "a:b:${libs.versions.litert.get()}"
 CATALOG_VERSION = re.compile(
     r"\$\{\s{0,9}(\w{1,60}\.versions\.[\w.]{1,100})\.get\(\)\s{0,9}\}"
-    r"|\b(\w{1,60}\.versions\.[\w.]{1,100})\.get\(\)(?:\.to(?:Int|Integer)\(\))?"
+    r"|\b(\w{1,60}\.versions\.[\w.]{1,100})\.get\(\)(?:\.to(?:Int|Integer|Boolean)\(\))?"
 )
 # libs.findLibrary("qnn-runtime").get(), in the sources of plugins
 FOUND_IN_CATALOG = re.compile(
@@ -214,7 +227,8 @@ class Gradle:
     besides src/main/jniLibs, and ``archives`` the globs of AARs and JARs. ``has_others`` is whether
     it depends on anything else that may contain native libraries: a file, or a package that is not
     one of Android's or Kotlin's own; after join_modules, also a module that is not in the project.
-    ``drops_runtime`` is whether it excludes qnn-runtime from what its packages bring."""
+    ``drops_runtime`` is whether it excludes qnn-runtime from what its packages bring, and
+    ``excludes_runtime`` whether from everything."""
 
     file: str
     is_app: bool = False
@@ -234,6 +248,7 @@ class Gradle:
     modules: tuple[str, ...] = ()
     has_others: bool = False
     drops_runtime: bool = False
+    excludes_runtime: bool = False
 
     def keeps(self, path: str) -> bool:
         """Return whether Gradle keeps the symbols of ``lib/ABI/NAME``."""
@@ -408,6 +423,15 @@ def parse_gradle(
     modules = [*MODULE.findall(text), *map(_name_module, MODULE_ACCESSOR.findall(text))]
     modules += _list_strings(DYNAMIC, text)
     excludes, maybe_excludes = _list_excludes(text)
+    abis = _list_abis(text, variables)
+    if abis is None:
+        maybe_excludes = (*maybe_excludes, ALL_OF_ABI)
+    excludes_runtime = any(
+        DROPS_RUNTIME.search(text, start, end)
+        for start, end in find_blocks(text, OF_CONFIGURATIONS)
+    )
+    if excludes_runtime:
+        packages = [package for package in packages if not package.startswith(f"{QNN_RUNTIME}:")]
     return Gradle(
         file,
         is_app=bool(APPLICATION.search(text)) and not OF_PLUGINS.search(text),
@@ -415,7 +439,7 @@ def parse_gradle(
         is_computed=is_computed,
         min_sdk=levels.get("min"),
         target_sdk=levels.get("target"),
-        abis=_list_strings(ABIS, text),
+        abis=abis or (),
         symbols=_list_strings(KEPT, text),
         excludes=excludes,
         maybe_excludes=maybe_excludes,
@@ -427,6 +451,7 @@ def parse_gradle(
         modules=tuple(dict.fromkeys(modules)),
         has_others=depends_on_others(text, catalog),
         drops_runtime=bool(DROPS_RUNTIME.search(text)),
+        excludes_runtime=excludes_runtime,
     )
 
 
@@ -440,6 +465,24 @@ def _read_levels(text: str, variables: Variables) -> dict[str, int]:
         if level.isdecimal() and len(level) < 6:
             levels.setdefault(name, int(level))
     return levels
+
+
+def _list_abis(text: str, variables: Variables) -> tuple[str, ...] | None:
+    """Return the ABIs of abiFilters, those in a property or a variable among them; None if some are
+    computed."""
+    abis = list(_list_strings(ABIS, text))
+    if any("$" in abi for abi in abis):
+        return None
+    for match in ADDED_ABIS.finditer(text):
+        if ABIS.match(text, match.start()):
+            continue
+        added = match[1]
+        values = [variables.get(word.rpartition(".")[2], "") for word in WORD.findall(added)]
+        named = ABI.findall(" ".join([added, *values]))
+        if not named:
+            return None
+        abis += [abi for abi in named if abi not in abis]
+    return tuple(abis)
 
 
 def _spell_version(match: re.Match[str]) -> str:
@@ -602,11 +645,13 @@ def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
     ``:app``."""
     paths = list_modules(path, builds)
     forced = builds[path].forced
+    excludes_runtime = builds[path].excludes_runtime
     packages = [
         package
         for module_path in paths
         for package in builds[module_path].packages
         if not _is_replaced(package, forced)
+        and not (excludes_runtime and package.startswith(f"{QNN_RUNTIME}:"))
     ]
     has_others = any(
         builds[module_path].has_others or not builds.keys() >= {*builds[module_path].modules}
@@ -617,7 +662,8 @@ def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
         builds[path],
         packages=tuple(dict.fromkeys(packages)),
         has_others=has_others,
-        drops_runtime=len(keeping) < len(paths) and not any(build.packages for build in keeping),
+        drops_runtime=excludes_runtime
+        or (len(keeping) < len(paths) and not any(build.packages for build in keeping)),
     )
 
 

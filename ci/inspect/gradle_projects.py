@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ci.inspect.apps import (
@@ -51,15 +52,26 @@ from ci.inspect.gradle import (
     take_scripts,
 )
 from ci.inspect.gradle_archives import find_archives, find_place
-from ci.inspect.gradle_settings import list_folders, read_settings
-from ci.inspect.gradle_text import MAX_BYTES
+from ci.inspect.gradle_settings import (
+    find_group,
+    find_project_name,
+    list_accessors,
+    list_folders,
+    list_included_builds,
+    read_settings,
+)
+from ci.inspect.gradle_text import MAX_BYTES, drop_comments
 from ci.inspect.maven import find_dependencies
-from ci.inspect.packs import is_pack, read_groups
+from ci.inspect.packs import PACK_PLUGINS, read_groups
 from ci.inspect.plain_apps import read_plain, relative_path
 from provisioning.documents import read_text
 from provisioning.errors import QnnCiError, UsageError
 
 NOT_RELEASED_SET = re.compile(r"(?:android)?(?:[tT]est|[dD]ebug)|\w*Debug$")  # of source sets
+# The coordinates of a package as a text, and an accessor such as libs.npu.sdk.
+NAME_OF_PACKAGE = re.compile(
+    r"[\"']([\w.-]{1,100}:[\w.-]{1,100}(?::[\w.+$@{}-]{0,60})?)[\"']|\b([a-z]\w{0,60}\.[\w.]{1,100})\b"
+)
 PLUGIN_SOURCES = (".kt", ".kts", ".gradle", ".groovy", ".java")
 MAX_PLUGIN_SOURCES = 200  # files
 
@@ -75,8 +87,8 @@ def read_project(
     project = _find_modules(top, root, places)
     packed = [
         asset
-        for path, build in project.files.items()
-        if is_pack(build.text)
+        for path in project.files
+        if not PACK_PLUGINS.isdisjoint(project.list_plugins(path))
         for asset in read_plain(top, _find_main(project.folders[path]) / "jniLibs").assets
     ]
     count = 0
@@ -109,7 +121,7 @@ def read_project(
 def _read_variants(project: Project, path: str, archives: ArchiveReader) -> Iterator[AppUnit]:
     """Yield an app for each combination of its flavours."""
     variants = {}
-    for variant in list_variants(project.files[path].text):
+    for variant in list_variants(project.texts[path]):
         unit = project.read_unit(path, project.read_builds(variant), variant, archives)
         if variant:
             flavours = f"flavour{'s' if variant[1:] else ''} {', '.join(variant)}"
@@ -134,7 +146,8 @@ class Project:
     """A Gradle project. ``folders`` and ``files`` are the folder and the build file of each module
     by its path, such as ``:app``. ``sources`` are the texts of the project's own plugins by file
     name, and ``plugins`` the file names by the plugins' ids, ``plugin_ids`` the ids of the version
-    catalog."""
+    catalog. ``included`` is the path of the build that each module of an included build belongs to,
+    and ``substitutes`` the modules by the names of the packages that they replace."""
 
     top: Path
     root: Path
@@ -145,6 +158,28 @@ class Project:
     sources: Mapping[str, str]
     plugins: Mapping[str, str]
     plugin_ids: Mapping[str, str]
+    included: Mapping[str, str]
+    substitutes: Mapping[str, str]
+
+    def list_plugins(self, path: str) -> set[str]:
+        """Return the ids of the plugins that a module applies, and of those that they apply."""
+        text = self.files[path].text
+        return list_applied(text, self.plugin_ids, self.plugins, self.sources)
+
+    def _list_own_sources(self, path: str) -> set[str]:
+        """Return the file names of the sources of the project's plugins that a module applies."""
+        plugins = self.list_plugins(path)
+        return {self.plugins[plugin] for plugin in plugins if plugin in self.plugins}
+
+    @cached_property
+    def texts(self) -> Mapping[str, str]:
+        """The build file of each module with the project's plugins and scripts that it applies."""
+        texts = {}
+        for path, file in self.files.items():
+            sources = [self.sources[name] for name in sorted(self._list_own_sources(path))]
+            text, scripts = take_scripts(self.root, self.folders[path], file.text)
+            texts[path] = "\n".join([*sources, *scripts, text])
+        return texts
 
     def read_builds(self, variant: Collection[str]) -> dict[str, Gradle]:
         """Return the build files of all modules, of an app with these flavours, by path."""
@@ -159,13 +194,12 @@ class Project:
 
     def _read_build(self, path: str, variant: Collection[str], app_plugins: set[str]) -> Gradle:
         file = self.files[path]
-        applied = list_applied(file.text, self.plugin_ids, self.plugins, self.sources)
-        # A plugin of the project is a part of the build files that apply it.
-        names = {self.plugins[plugin] for plugin in applied if plugin in self.plugins}
-        scripts = [self.sources[name] for name in sorted(names)]
-        text, script_texts = take_scripts(self.root, self.folders[path], file.text)
-        text = choose_flavours("\n".join([*scripts, *script_texts, text]), variant)
-        build = parse_gradle(file.name, text, self.catalog, self.variables)
+        applied = self.list_plugins(path)
+        names = self._list_own_sources(path)
+        text = choose_flavours(self.texts[path], variant)
+        build = parse_gradle(file.name, self._substitute(text), self.catalog, self.variables)
+        if prefix := self.included.get(path, ""):
+            build = replace(build, modules=tuple(f"{prefix}{name}" for name in build.modules))
         is_app = bool(APPLICATION.search(file.text)) and not OF_PLUGINS.search(file.text)
         build = replace(build, is_app=is_app or not applied.isdisjoint(app_plugins))
         own_plugins = list_own_plugins(applied)
@@ -182,10 +216,21 @@ class Project:
             build = replace(build, has_others=True)
         return build
 
+    def _substitute(self, text: str) -> str:
+        """Return the text of a build file with a module of an included build instead of each
+        package that it replaces."""
+
+        def name_module(match: re.Match[str]) -> str:
+            name = match[1] or match[2]
+            path = self.substitutes.get(":".join(name.split(":")[:2]))
+            return match[0] if path is None else f"project('{path}')"
+
+        return NAME_OF_PACKAGE.sub(name_module, text) if self.substitutes else text
+
     def _has_other_libraries(self, path: str, variant: Collection[str]) -> bool:
         """Return whether a module has native libraries in a source set that is not read, such as
         one that is not known, and that a released app may get."""
-        text = self.files[path].text
+        text = self.texts[path]
         known_names = {*list_source_sets(text, variant), *list_other_sets(text, variant)}
         known_names.add(_find_main(self.folders[path]).name)
         with suppress(OSError):
@@ -203,7 +248,7 @@ class Project:
         """Return the folders of a module's source sets in a released app, that which replaces the
         files of the others first."""
         module = self.folders[path]
-        names = list_source_sets(self.files[path].text, variant)
+        names = list_source_sets(self.texts[path], variant)
         return [module / "src" / name for name in names[:-1]] + [_find_main(module)]
 
     def _list_jni_folders(
@@ -303,6 +348,7 @@ def _find_modules(top: Path, root: Path, places: Iterable[Path]) -> Project:
             if own_path is not None:
                 del folders[own_path]
             folders[path] = place
+    included = _add_included(top, root, folders)
     files = {}
     for path, folder in folders.items():
         if file := read_build_file(folder):
@@ -323,7 +369,52 @@ def _find_modules(top: Path, root: Path, places: Iterable[Path]) -> Project:
         sources,
         name_plugins(plugin_builds, sources),
         read_plugin_ids(root.parent) | read_plugin_ids(root),
+        included,
+        _name_packages(root, folders, files, included),
     )
+
+
+def _add_included(top: Path, root: Path, folders: dict[str, Path]) -> dict[str, str]:
+    """Add the modules of the builds that a project includes to the folders of its modules. Return
+    the path of the build, such as ``:npu``, for each path of a module of one."""
+    included = {}
+    for folder in list_included_builds(root, read_settings(root)):
+        place = Path(os.path.normpath(folder))
+        if not place.resolve().is_relative_to(top.resolve()):
+            continue
+        prefix = next((path for path, known in folders.items() if known == place), "")
+        if not prefix:
+            prefix = f":{place.name}"
+            folders.setdefault(prefix, place)
+            for child in sorted(path for path in place.iterdir() if path.is_dir()):
+                folders.setdefault(f"{prefix}:{child.name}", child)
+        for path in folders:
+            if path == prefix or path.startswith(f"{prefix}:"):
+                included[path] = prefix
+    return included
+
+
+def _name_packages(
+    root: Path,
+    folders: Mapping[str, Path],
+    files: Mapping[str, BuildFile],
+    included: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the modules of included builds by the group and the name of the package that each of
+    them replaces, and by the names of these packages in the version catalog."""
+    modules = {}
+    for path, prefix in included.items():
+        place = folders[prefix]
+        texts = [files[name].text for name in (path, prefix) if name in files]
+        with suppress(OSError, ValueError):
+            texts.append(read_text(place / "gradle.properties", "replace", MAX_BYTES))
+        name = find_project_name(place) if path == prefix else path.rpartition(":")[2]
+        if path in files and (group := find_group(*texts)):
+            modules[f"{group}:{name}"] = path
+    for accessor, package in list_accessors(root) if modules else ():
+        if package in modules:
+            modules[accessor] = modules[package]
+    return modules
 
 
 def _read_plugin_sources(root: Path, plugin_folders: Iterable[Path]) -> dict[str, str]:
@@ -336,7 +427,7 @@ def _read_plugin_sources(root: Path, plugin_folders: Iterable[Path]) -> dict[str
     sources: dict[str, str] = {}
     for path in dict.fromkeys(paths[:MAX_PLUGIN_SOURCES]):
         with suppress(OSError, ValueError):
-            text = read_text(path, "replace", MAX_BYTES)
+            text = drop_comments(read_text(path, "replace", MAX_BYTES))
             sources[path.name] = f"{sources.get(path.name, '')}\n{text}"
     return sources
 

@@ -11,7 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ci.inspect.gradle_text import MAX_BYTES, QUOTED, drop_comments, find_blocks, list_children
+from ci.inspect.gradle_text import (
+    MAX_BYTES,
+    QUOTED,
+    drop_blocks,
+    drop_comments,
+    find_blocks,
+    list_children,
+)
 from provisioning.documents import DocumentError, decoding, read_text
 
 if sys.version_info >= (3, 11):
@@ -27,6 +34,14 @@ FOLDER = re.compile(
     r"(?:projectDir\s{0,9}=|setProjectDir\s{0,9}\()([^\n;]{1,300})"
 )
 ROOT = re.compile(r"^\$\{?(?:rootDir|settingsDir|rootProject\.projectDir|rootProject\.rootDir)\}?/")
+# includeBuild("../npu"), except those with plugins
+INCLUDED_BUILD = re.compile(r"\bincludeBuild[\s(]{1,9}[\"']([^\"'\n]{1,200})[\"']")
+OF_PLUGINS = re.compile(r"\bpluginManagement\s{0,9}\{")
+PROJECT_NAME = re.compile(r"\brootProject\.name\s{0,9}=\s{0,9}[\"']([\w.-]{1,100})[\"']")
+# group = "org.own", group 'org.own' of a build file, and GROUP=org.own of gradle.properties
+GROUP = re.compile(
+    r"(?mi)^[ \t{]{0,20}group(?:[ \t]{0,9}=[ \t]{0,9}|[ \t]{1,9})[\"']?([\w.-]{1,100})"
+)
 CATALOGS = re.compile(r"\bversionCatalogs\s{0,9}\{")
 # from(files("gradle/npu.versions.toml")), from(files("../gradle/libs.versions.toml"))
 FILE = re.compile(r"\bfrom[\s(]{1,9}(?:[\w.]{1,40}\.)?files?[\s(]{1,9}[\"']([^\"'\n]{1,200})[\"']")
@@ -65,6 +80,38 @@ def list_folders(root: Path, settings: str) -> Iterator[tuple[str, Path]]:
         folder = ROOT.sub("", names[-1]) if names else "$"
         if "$" not in folder:
             yield module, root / folder
+
+
+def list_included_builds(root: Path, settings: str) -> list[Path]:
+    """Return the folders of the builds that a project includes, except those with plugins. Gradle
+    takes their modules instead of packages with the same coordinates."""
+    names = INCLUDED_BUILD.findall(drop_blocks(settings, OF_PLUGINS))
+    folders = [root / ROOT.sub("", name) for name in names if "$" not in ROOT.sub("", name)]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def find_group(*texts: str) -> str:
+    """Return the group of a module, which the first of these texts that names one states, or ""."""
+    matches = (GROUP.search(text) for text in texts)
+    return next((match[1] for match in matches if match), "")
+
+
+def find_project_name(root: Path) -> str:
+    """Return the name of a project, which is that of its folder if the settings have none."""
+    match = PROJECT_NAME.search(read_settings(root))
+    return match[1] if match else root.name
+
+
+def list_accessors(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name that build files use for each library of the version catalogs, such as
+    ``libs.npu.sdk``, and its group and name."""
+    for catalog, tables in read_catalogs(root).items():
+        for alias, entry in as_table(tables.get("libraries")).items():
+            fields = as_table(entry)
+            module = fields.get("module") or f"{fields.get('group')}:{fields.get('name')}"
+            module = entry if isinstance(entry, str) else str(module)
+            accessor = re.sub(r"[-_]", ".", alias)
+            yield f"{catalog}.{accessor}", ":".join(module.split(":")[:2])
 
 
 def read_catalogs(root: Path) -> Mapping[str, Tables]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provisioning.documents import open_regular
 
-PACK = re.compile(r"\bcom\.android\.(?:ai|asset)-pack\b")
+PACK_PLUGINS = frozenset({"com.android.ai-pack", "com.android.asset-pack"})
 TARGETING = re.compile(r"\bdeviceTargetingConfig\b[\s=(]*file\s*\(\s*[\"']([^\"'\n]{1,200})[\"']")
 GROUP = re.compile(r"(?:^|/)([^/]+)#group_([^/]+)/")
 OTHER = "other"
@@ -29,11 +29,6 @@ class DeviceGroups:
     file: str
     socs: dict[str, tuple[str, ...]]
     fault: str = ""
-
-
-def is_pack(text: str) -> bool:
-    """Return whether a build file is that of a pack."""
-    return bool(PACK.search(text))
 
 
 def read_groups(root: Path, module: Path, text: str) -> DeviceGroups | None:

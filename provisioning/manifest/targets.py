@@ -152,6 +152,14 @@ def _read_keys() -> Mapping[str, str]:
     return keys
 
 
+def _find_row(name: str) -> str:
+    """Return the SoC with a spelling of one of its names, such as ``Snapdragon 8 Gen 2 (SM8550)``;
+    without one, the name in capital letters."""
+    spellings = [name, *re.findall(r"\(([\w-]{1,20})\)$", name)]
+    found = (_read_keys().get(_key_of(spelling)) for spelling in spellings)
+    return next(filter(None, found), name.upper())
+
+
 def name_in(name: str, names: Collection[str]) -> str:
     """Return which of ``names`` stands for the SoC ``name``: itself, the name that it is another
     name or spelling of, the one with this number of QNN's, or one that QNN compiles the same
@@ -160,7 +168,7 @@ def name_in(name: str, names: Collection[str]) -> str:
     if upper_name in names:
         return upper_name
     socs = read_all_socs()
-    row = upper_name if upper_name in socs else _read_keys().get(_key_of(name), upper_name)
+    row = upper_name if upper_name in socs else _find_row(name)
     same_number = [
         candidate for candidate in names if row in socs and socs[candidate].id == socs[row].id
     ]

@@ -187,6 +187,25 @@ ENTITIES = b"""<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>
 <manifest package="&b;"/>"""
 
 
+@pytest.mark.parametrize(
+    ("place", "native_libraries"),
+    [
+        ("<application>{}</application>", {"libcdsprpc.so": True}),
+        ("<application><activity/>{}<activity/></application>", {"libcdsprpc.so": True}),
+        ("{}<application/>", {}),
+        ("<application/>{}", {}),
+        ("<application><activity>{}</activity></application>", {}),
+    ],
+)
+def test_native_libraries_are_declared_in_the_application(
+    place: str, native_libraries: Mapping[str, bool]
+) -> None:
+    android = "http://schemas.android.com/apk/res/android"
+    declaration = '<uses-native-library android:name="libcdsprpc.so"/>'
+    text = f'<manifest xmlns:android="{android}">{place.format(declaration)}</manifest>'
+    assert parse_manifest(text.encode()).native_libraries == native_libraries
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_manifest_means_the_same_compiled_and_as_text(name: str) -> None:
     for suffix in ("bin", "xml"):

@@ -24,6 +24,7 @@ DECLARES = f"<manifest {ANDROID}><application>{DECLARED}</application></manifest
 NO_MANIFEST_VALUES = "<manifest><application/></manifest>"
 PACKAGING = "packaging { jniLibs { useLegacyPackaging = true\nkeepDebugSymbols += '**/*Skel.so' } }"
 APP = "plugins { id 'com.android.application' }\nminSdk 30\n"
+OF_RUNTIME = "group: 'com.qualcomm.qti', module: 'qnn-runtime'"
 RUNTIME = "com.qualcomm.qti:qnn-runtime:2.49.0"
 ORT = "com.microsoft.onnxruntime:onnxruntime-android-qnn:1.26.0"
 Files = Mapping[str, str | bytes]
@@ -86,6 +87,9 @@ NPU_MODULE = {
     "npu/src/main/AndroidManifest.xml": DECLARES,
     **jni("npu/src/main/jniLibs"),
 }
+INCLUDES = {"settings.gradle": "includeBuild('npu')"}
+OF_OWN_GROUP = {**NPU_MODULE, "npu/build.gradle": "group = 'org.own'\nplugins { }"}
+OWN_CATALOG = {"gradle/libs.versions.toml": '[libraries]\nown-npu = "org.own:npu:1.0"'}
 LIBS_AAR = {"app/libs/qnn-set.aar": aar()}
 OF_PACK = """<c:device-targeting-config xmlns:c="http://schemas.android.com/apk/config">
 <c:device-group name="flagship"><c:device-selector>
@@ -171,6 +175,24 @@ PROJECTS: dict[str, tuple[Files, str, Expected]] = {
         app(f"productFlavors {{ ['a'].each {{ create(it) }} }}\naImplementation '{ORT}'"),
         *("", [("app", [])]),
     ),
+    "ABIs that a property names": (
+        app(
+            f"abiFilters.addAll(project.property('abis').split(','))\napi '{ORT}'",
+            {"gradle.properties": "abis=armeabi-v7a,x86_64"},
+        ),
+        *("", [("app", ["QNN880"])]),
+    ),
+    "ABIs of a function with the name of a property": (
+        app(
+            f"ndk {{ abiFilters (*architectures()) }}\napi '{ORT}'",
+            {"gradle.properties": "architectures=arm64-v8a,x86_64"},
+        ),
+        *("", [("app", [])]),
+    ),
+    "ABIs that are computed": (
+        app(f"ndk {{ abiFilters (*architectures()) }}\napi '{ORT}'"),
+        *("", [("app", ["QNN897"])]),
+    ),
     # ------------------------------------------------------------------------- version catalogs
     "a catalog of another file": (
         app(
@@ -193,6 +215,39 @@ PROJECTS: dict[str, tuple[Files, str, Expected]] = {
         *("SM8850", [("app", [])]),
     ),
     "a catalog that nothing describes": (app(OF_BUNDLE), "", [("app", ["QNN893"])]),
+    "packaging that a version of the catalog is": (
+        {
+            **app("", {"gradle/libs.versions.toml": '[versions]\nlegacy = "true"'}),
+            "app/build.gradle": f"{APP}api '{ORT}'\n"
+            "jniLibs.useLegacyPackaging = libs.versions.legacy.get().toBoolean()",
+        },
+        *("SM8650", [("app", [])]),
+    ),
+    "a package that is excluded from all": (
+        app(
+            f"configurations.all {{ exclude {OF_RUNTIME} }}\n"
+            f"api 'org.pytorch:executorch-android-qnn:1.5.1'\napi '{RUNTIME}'"
+        ),
+        *("", [("app", ["QNN885"])]),
+    ),
+    "a package of a module that is excluded from all": (
+        app(
+            f"configurations {{ implementation {{ exclude {OF_RUNTIME} }} }}\napi project(':npu')",
+            {"npu/build.gradle": f"api '{ORT}'"},
+        ),
+        *("", [("app", ["QNN885"])]),
+    ),
+    "a package that is excluded from tests": (
+        app(f"configurations.testImplementation {{ exclude {OF_RUNTIME} }}\napi '{RUNTIME}'"),
+        *("", [("app", [])]),
+    ),
+    "a package that modules exclude for themselves": (
+        app(
+            "api project(':npu')",
+            {"npu/build.gradle": f"configurations.all {{ exclude {OF_RUNTIME} }}\napi '{ORT}'"},
+        ),
+        *("", [("app", ["QNN885"])]),
+    ),
     # ---------------------------------------------------------- plugins and scripts of the project
     "packaging by a script plugin": (
         {
@@ -248,7 +303,7 @@ PROJECTS: dict[str, tuple[Files, str, Expected]] = {
             "implementation project(':own')",
             {"settings.gradle": 'project(":own").projectDir = file("$npu")', **NPU_MODULE},
         ),
-        *("", [("app", ["QNN893"]), ("npu", ["QNN856", "QNN879"])]),
+        *("", [("app", ["QNN893"]), ("npu", ["QNN879"])]),
     ),
     "a build file with the name of its module": (
         app("implementation project(':npu')", {"npu/npu.gradle": f"api '{ORT}'"}),
@@ -265,6 +320,38 @@ PROJECTS: dict[str, tuple[Files, str, Expected]] = {
     "libraries in a folder that is computed": (
         app('jniLibs.srcDirs "$sdk/qnn"'),
         *("", [("app", ["QNN893"])]),
+    ),
+    # ------------------------------------------------------------------------------ included builds
+    "a package that an included build replaces": (
+        app("api 'org.own:npu:1.0'", {**INCLUDES, **OF_OWN_GROUP}),
+        *("", [("app", [])]),
+    ),
+    "a package of the catalog that an included build replaces": (
+        app("api libs.own.npu", {**INCLUDES, **OF_OWN_GROUP, **OWN_CATALOG}),
+        *("", [("app", [])]),
+    ),
+    "a module of an included build": (
+        app(
+            "api 'org.own:core:1.0'",
+            {
+                **INCLUDES,
+                "npu/gradle.properties": "GROUP=org.own",
+                "npu/core/build.gradle": "api project(':io')",
+                "npu/io/build.gradle": f"api '{ORT}'",
+            },
+        ),
+        *("SM8650", [("app", [])]),
+    ),
+    "a package of another group": (
+        app("api 'org.other:npu:1.0'", {**INCLUDES, **OF_OWN_GROUP}),
+        *("", [("app", ["QNN893"]), ("npu", ["QNN879"])]),
+    ),
+    "an included build of plugins": (
+        app(
+            "api 'org.own:npu:1.0'",
+            {**OF_OWN_GROUP, "settings.gradle": "pluginManagement { includeBuild 'npu' }"},
+        ),
+        *("", [("app", ["QNN893"]), ("npu", ["QNN879"])]),
     ),
     # ------------------------------------------------------------------------------------ archives
     "an archive in a folder": (
@@ -305,6 +392,14 @@ PROJECTS: dict[str, tuple[Files, str, Expected]] = {
         *("", [("app", ["QNN856", "QNN879"])]),
     ),
     # --------------------------------------------------------------------------------------- packs
+    "a pack by the name of its plugin in the catalog": (
+        {
+            **with_own_group(m=FOR_SM8750),
+            "gradle/libs.versions.toml": '[plugins]\nai-pack = "com.android.ai-pack:8.9.0"',
+            "pack/build.gradle": "plugins { alias(libs.plugins.ai.pack) }",
+        },
+        *("SM8650", [("app", ["QNN878"])]),
+    ),
     "a group with an SoC that the model is not for": (
         with_own_group(m=FOR_SM8750),
         *("SM8650", [("app", ["QNN878"])]),

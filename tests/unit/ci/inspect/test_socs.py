@@ -32,6 +32,7 @@ SPELLINGS = {
     "snapdragon-x-elite": "SC8380XP",
     "QCS-6490": "QCM6490",
     "57": "SM8650",  # QNN's number
+    "Snapdragon 8 Gen 2 (SM8550)": "SM8550",
     "52": "SA8255",  # the first of five names
 }
 
