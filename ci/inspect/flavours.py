@@ -25,7 +25,7 @@ STRATEGY = re.compile(
     r"\bmissingDimensionStrategy[\s(]{1,9}[\"']\w{1,60}[\"']\s{0,9},\s{0,9}[\"'](\w{1,60})[\"']"
 )
 WITH_FLAVOUR = re.compile(
-    r"\.\s{0,9}withFlavor\s{0,9}\(([^\n{]{0,120}?)[\"'](\w{1,60})[\"'][\s\])]{1,9}"
+    r"\.\s{0,9}withFlavor\s{0,9}\(([^\n{]{0,120}?)[\"'](\w{1,60})[\"'][\s\]]{0,9}\)[\s\])]{0,9}"
 )
 BRACKET = re.compile(r"[(){}\[\]\n]")
 KINDS = r"(?:Implementation|Api|RuntimeOnly|CompileOnly)"

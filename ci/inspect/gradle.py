@@ -170,7 +170,15 @@ FOUND_IN_CATALOG = re.compile(
 )
 # apply from: 'gradle/deps.gradle', apply(from = "$rootDir/gradle/deps.gradle")
 # pluginManager.withPlugin("com.android.application") { }, which applies nothing
-ASKS_FOR_PLUGIN = re.compile(r"\b(?:with|has)Plugin\s{0,9}\([^()\n]{0,200}\)")
+ASKS_FOR_PLUGIN = re.compile(r"\b(?:withPlugin|hasPlugin|withId)\s{0,9}\([^()\n]{0,200}\)")
+OF_LIBRARIES = re.compile(
+    r"\b(?:withPlugin|hasPlugin|withId)\s{0,9}\(\s{0,9}[\"']com\.android\.library[\"'][\s)]{1,9}\{"
+)
+# subprojects { }, allprojects { } of the root's build file
+FOR_ALL_MODULES = re.compile(r"\b(?:subprojects|allprojects)\s{0,9}\{")
+MANIFEST_FILE = re.compile(
+    r"\bmanifest\s{0,9}[.{]\s{0,9}srcFile[\s=(]{1,9}(?:file[\s(]{1,9})?[\"']([^\"'\n]{1,200})[\"']"
+)
 APPLIED_SCRIPT = re.compile(
     r"\bapply[\s(]{1,9}from\s{0,9}[:=]\s{0,9}[\"'](?:\$\{?(?:rootDir|rootProject\.projectDir)\}?/)?"
     r"([\w./-]{1,200}\.gradle(?:\.kts)?)[\"']\s{0,9}\)?"
@@ -224,9 +232,10 @@ class Gradle:
     ``com.qualcomm.qti:qnn-runtime:2.37.1``, and ``forced`` those whose version it forces.
     ``modules`` are the paths of the modules of the project that it depends on, such as ``:npu``.
     ``splits`` are the ABIs for which it splits the app. ``jni_folders`` are those with libraries
-    besides src/main/jniLibs, and ``archives`` the globs of AARs and JARs. ``has_others`` is whether
-    it depends on anything else that may contain native libraries: a file, or a package that is not
-    one of Android's or Kotlin's own; after join_modules, also a module that is not in the project.
+    besides src/main/jniLibs, ``archives`` the globs of AARs and JARs, and ``manifest_file`` the
+    manifest of the source set main, if it has another place. ``has_others`` is whether it depends
+    on anything else that may contain native libraries: a file, or a package that is not one of
+    Android's or Kotlin's own; after join_modules, also a module that is not in the project.
     ``drops_runtime`` is whether it excludes qnn-runtime from what its packages bring, and
     ``excludes_runtime`` whether from everything."""
 
@@ -243,6 +252,7 @@ class Gradle:
     splits: tuple[str, ...] = ()
     jni_folders: tuple[str, ...] = ()
     archives: tuple[str, ...] = ()
+    manifest_file: str = ""
     packages: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -352,6 +362,17 @@ def _read_script(root: Path, folder: Path, name: str) -> str | None:
     return None
 
 
+def list_shared_texts(text: str) -> list[str]:
+    """Return the blocks of the root's build file that are for all modules."""
+    return [text[start:end] for start, end in find_blocks(text, FOR_ALL_MODULES)]
+
+
+def builds_app(text: str) -> bool:
+    """Return whether a module's build file itself applies the plugin that builds an app."""
+    own_text = ASKS_FOR_PLUGIN.sub(" ", drop_blocks(text, FOR_ALL_MODULES))
+    return bool(APPLICATION.search(own_text)) and not OF_PLUGINS.search(text)
+
+
 def take_scripts(root: Path, module: Path, text: str) -> tuple[str, list[str]]:
     """Return the text of a module's build file without the scripts of the project that it applies,
     and the texts of these scripts."""
@@ -446,6 +467,7 @@ def parse_gradle(
         splits=_list_splits(text),
         jni_folders=tuple(OF_MODULE.sub("", name) for name in _list_strings(JNI_FOLDERS, text)),
         archives=archives,
+        manifest_file="".join(MANIFEST_FILE.findall(text)[:1]),
         packages=tuple(dict.fromkeys(packages)),
         forced=forced,
         modules=tuple(dict.fromkeys(modules)),

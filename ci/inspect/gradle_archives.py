@@ -102,17 +102,17 @@ def find_archives(
             folders, _, name = glob[1:].partition("}/")
             choices = [f"{folder}/{name}" for folder in folders.split(",")]
         is_tree = "*" in glob and not glob.startswith("{")
-        found = []
+        files: list[Path] = []
         for choice in choices:
             place = find_place(root, module, choice)
             if place is None:
                 are_all_found = False
                 continue
             base, pattern = place
-            found += islice(base.glob(pattern), MAX_ARCHIVES)
+            files += islice(base.glob(pattern), MAX_ARCHIVES)
         inside = [
             path
-            for path in sorted(found)
+            for path in sorted(files)
             if path.suffix in ARCHIVES
             and path.is_file()
             and path.resolve().is_relative_to(top.resolve())

@@ -30,18 +30,20 @@ from ci.inspect.flavours import (
 )
 from ci.inspect.gradle import (
     APP_PLUGIN,
-    APPLICATION,
-    ASKS_FOR_PLUGIN,
+    FOR_ALL_MODULES,
+    OF_LIBRARIES,
     OF_PLUGINS,
     BuildFile,
     Catalog,
     Gradle,
     Variables,
     add_conventions,
+    builds_app,
     join_modules,
     list_applied,
     list_modules,
     list_own_plugins,
+    list_shared_texts,
     list_variables,
     name_plugins,
     parse_gradle,
@@ -60,7 +62,7 @@ from ci.inspect.gradle_settings import (
     list_included_builds,
     read_settings,
 )
-from ci.inspect.gradle_text import MAX_BYTES, drop_comments
+from ci.inspect.gradle_text import MAX_BYTES, drop_blocks, drop_comments
 from ci.inspect.maven import find_dependencies
 from ci.inspect.packs import PACK_PLUGINS, read_groups
 from ci.inspect.plain_apps import read_plain, relative_path
@@ -178,15 +180,22 @@ class Project:
         for path, file in self.files.items():
             sources = [self.sources[name] for name in sorted(self._list_own_sources(path))]
             text, scripts = take_scripts(self.root, self.folders[path], file.text)
-            texts[path] = "\n".join([*sources, *scripts, text])
+            shared = []
+            if path in {":", *self.included}:
+                text = drop_blocks(text, FOR_ALL_MODULES)
+            elif ":" in self.files:
+                # Those that are only for libraries count for modules that are not apps.
+                for block in list_shared_texts(self.files[":"].text):
+                    block = drop_blocks(block, OF_LIBRARIES) if builds_app(file.text) else block
+                    block, shared_scripts = take_scripts(self.root, self.root, block)
+                    shared += [block, *shared_scripts]
+            texts[path] = "\n".join([*shared, *sources, *scripts, text])
         return texts
 
     def read_builds(self, variant: Collection[str]) -> dict[str, Gradle]:
         """Return the build files of all modules, of an app with these flavours, by path."""
         app_plugins = {
-            plugin
-            for plugin, name in self.plugins.items()
-            if APPLICATION.search(ASKS_FOR_PLUGIN.sub(" ", self.sources[name]))
+            plugin for plugin, name in self.plugins.items() if builds_app(self.sources[name])
         }
         return {
             path: self._read_build(path, variant, {APP_PLUGIN, *app_plugins}) for path in self.files
@@ -200,8 +209,8 @@ class Project:
         build = parse_gradle(file.name, self._substitute(text), self.catalog, self.variables)
         if prefix := self.included.get(path, ""):
             build = replace(build, modules=tuple(f"{prefix}{name}" for name in build.modules))
-        is_app = bool(APPLICATION.search(file.text)) and not OF_PLUGINS.search(file.text)
-        build = replace(build, is_app=is_app or not applied.isdisjoint(app_plugins))
+        is_app = builds_app(file.text) or not applied.isdisjoint(app_plugins)
+        build = replace(build, is_app=is_app)
         own_plugins = list_own_plugins(applied)
         if own_plugins and self.sources:
             # What a plugin calls is in other files, and if it is not known, it may be any of them.
@@ -262,9 +271,14 @@ class Project:
             if folder.is_dir() and folder.resolve().is_relative_to(self.top.resolve()):
                 yield folder
 
-    def _read_manifest(self, path: str, variant: Collection[str]) -> AppManifest | None:
+    def _read_manifest(
+        self, path: str, build: Gradle, variant: Collection[str]
+    ) -> AppManifest | None:
         """Return the manifest of a module, into which Gradle merges those of its flavours."""
         paths = [folder / MANIFEST for folder in self._list_sets(path, variant)]
+        place = find_place(self.root, self.folders[path], build.manifest_file)
+        if place and (place[0] / place[1]).resolve().is_relative_to(self.top.resolve()):
+            paths[-1] = place[0] / place[1]
         manifests = [read_manifest(path) for path in paths if path.is_file()]
         merged = merge_manifests(manifests)
         for manifest in manifests[1:] if merged else ():
@@ -288,11 +302,11 @@ class Project:
         depends on."""
         gradle = join_modules(path, builds)
         unit = self._read_files(path, gradle, variant)
-        manifests = [self._read_manifest(path, variant) or unit.manifest]
+        manifests = [self._read_manifest(path, gradle, variant) or unit.manifest]
         for name in list_modules(path, builds) if gradle.is_app else [path]:
             if name != path:
                 unit = _add_files(unit, self._read_files(name, builds[name], variant), gradle)
-                manifests.append(self._read_manifest(name, variant))
+                manifests.append(self._read_manifest(name, builds[name], variant))
             module = self.folders[name]
             paths, _ = find_archives(self.top, self.root, module, builds[name].archives)
             for archive in paths:

@@ -156,8 +156,8 @@ def _find_row(name: str) -> str:
     """Return the SoC with a spelling of one of its names, such as ``Snapdragon 8 Gen 2 (SM8550)``;
     without one, the name in capital letters."""
     spellings = [name, *re.findall(r"\(([\w-]{1,20})\)$", name)]
-    found = (_read_keys().get(_key_of(spelling)) for spelling in spellings)
-    return next(filter(None, found), name.upper())
+    rows = (_read_keys().get(_key_of(spelling)) for spelling in spellings)
+    return next(filter(None, rows), name.upper())
 
 
 def name_in(name: str, names: Collection[str]) -> str:

@@ -171,6 +171,14 @@ PROJECTS: dict[str, tuple[Files, str, Expected]] = {
         ),
         *("", [(OF_NPU, []), (OF_CPU, ["QNN849"])]),
     ),
+    "libraries that one flavour leaves out": (
+        app(
+            f"{FLAVOURS}androidComponents {{ onVariants(selector().withFlavor('a' to 'cpu')) {{\n"
+            "it.packaging.jniLibs.excludes.add('**/libQnn*.so') } }\n"
+            f"implementation '{ORT}'"
+        ),
+        *("SM8650", [(OF_NPU, []), (OF_CPU, ["QNN894"])]),
+    ),
     "flavours that are computed": (
         app(f"productFlavors {{ ['a'].each {{ create(it) }} }}\naImplementation '{ORT}'"),
         *("", [("app", [])]),
@@ -286,6 +294,32 @@ PROJECTS: dict[str, tuple[Files, str, Expected]] = {
         app("apply from: '../npu.gradle'", {"npu.gradle": f"implementation '{ORT}'"}),
         *("SM8650", [("app", [])]),
     ),
+    "packaging that the root sets for all apps": (
+        {
+            **app("", jni("app/src/main/jniLibs")),
+            "build.gradle": "subprojects { if (plugins.hasPlugin('com.android.application')) {\n"
+            f"android {{ {PACKAGING} }} }} }}",
+            "app/build.gradle": APP,
+        },
+        *("", [("app", [])]),
+    ),
+    "packaging that the root sets for libraries": (
+        {
+            **app("", jni("app/src/main/jniLibs")),
+            "build.gradle": "subprojects { plugins.withId('com.android.library') {\n"
+            f"android {{ {PACKAGING} }} }} }}",
+            "app/build.gradle": APP,
+        },
+        *("", [("app", ["QNN856", "QNN879"])]),
+    ),
+    "a plugin that asks for the plugin of apps": (
+        {
+            **app(f"api project(':npu')\napi '{RUNTIME}'", KOTLIN_DSL),
+            "logic/src/main/kotlin/own.lint.gradle.kts": "withPlugin('com.android.application') {}",
+            "npu/build.gradle": "plugins { id 'own.lint' }",
+        },
+        *("", [("app", [])]),
+    ),
     # -------------------------------------------------------------------------- folders of modules
     "a module in another folder": (
         app(
@@ -293,6 +327,19 @@ PROJECTS: dict[str, tuple[Files, str, Expected]] = {
             {
                 "settings.gradle": "project(':own').projectDir = new File(rootDir, 'npu')",
                 **NPU_MODULE,
+            },
+            NO_MANIFEST_VALUES,
+        ),
+        *("", [("app", [])]),
+    ),
+    "a manifest in another place": (
+        app(
+            "implementation project(':npu')",
+            {
+                "npu/build.gradle": "sourceSets { main { manifest.srcFile 'AndroidManifest.xml'\n"
+                "jniLibs.srcDirs = ['libs'] } }",
+                "npu/AndroidManifest.xml": DECLARES,
+                **jni("npu/libs"),
             },
             NO_MANIFEST_VALUES,
         ),
