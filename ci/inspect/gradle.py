@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ci.inspect.gradle_archives import OF_MODULE, list_archives, spell_paths
+from ci.inspect.gradle_archives import OF_MODULE, is_inside, list_archives, spell_paths
 from ci.inspect.gradle_settings import DEFAULT_CATALOG, Tables, as_table, read_catalogs
 from ci.inspect.gradle_text import MAX_BYTES, QUOTED, drop_blocks, drop_comments, find_blocks
 from ci.inspect.maven import QNN_RUNTIME
@@ -356,7 +356,7 @@ def _read_script(root: Path, folder: Path, name: str) -> str | None:
     """Return the text of a script that a build file in a folder of a project applies, without
     comments; None if there is none in the project that can be read."""
     for path in (folder / name, root / name):
-        if path.resolve().is_relative_to(root.resolve()):
+        if is_inside(path, root):
             with suppress(OSError, ValueError):
                 return drop_comments(read_text(path, "replace", MAX_BYTES))
     return None

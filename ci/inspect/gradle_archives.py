@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from ci.inspect.gradle_text import QUOTED
 
 MAX_ARCHIVES = 100
+MAX_PATH = 200  # characters
 # fileTree(dir: 'libs', include: ['*.aar']), fileTree("libs") { include("*.aar") }
 FILE_TREE = re.compile(
     r"\bfileTree\s{0,9}\(((?:[^()]|\([^()]{0,300}\)){0,400}?)\)(?:\s{0,9}\{([^{}]{0,400})\})?"
@@ -109,17 +111,25 @@ def find_archives(
                 are_all_found = False
                 continue
             base, pattern = place
-            files += islice(base.glob(pattern), MAX_ARCHIVES)
+            try:
+                files += islice(base.glob(pattern), MAX_ARCHIVES)
+            except (OSError, ValueError, NotImplementedError):  # a glob of Gradle's, such as **.aar
+                are_all_found = False
         inside = [
             path
             for path in sorted(files)
-            if path.suffix in ARCHIVES
-            and path.is_file()
-            and path.resolve().is_relative_to(top.resolve())
+            if path.suffix in ARCHIVES and path.is_file() and is_inside(path, top)
         ]
         are_all_found &= bool(inside) or is_tree
         paths += [path for path in inside if path not in paths]
     return paths, are_all_found
+
+
+def is_inside(path: Path, top: Path) -> bool:
+    """Return whether a path is inside of a directory, also if it leads through symbolic links."""
+    with suppress(OSError, RuntimeError):  # RuntimeError: links that lead to each other
+        return path.resolve().is_relative_to(top.resolve())
+    return False
 
 
 def find_place(root: Path, module: Path, text: str) -> tuple[Path, str] | None:
@@ -127,4 +137,5 @@ def find_place(root: Path, module: Path, text: str) -> tuple[Path, str] | None:
     None if the path is computed or absolute."""
     base = root if OF_ROOT.match(text) else module
     relative = OF_MODULE.sub("", OF_ROOT.sub("", text))
-    return None if "$" in relative or not relative or relative.startswith("/") else (base, relative)
+    is_computed = "$" in relative or not relative.strip("./") or relative.startswith("/")
+    return None if is_computed or len(relative) > MAX_PATH else (base, relative)

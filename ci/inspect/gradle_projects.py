@@ -53,7 +53,7 @@ from ci.inspect.gradle import (
     read_variables,
     take_scripts,
 )
-from ci.inspect.gradle_archives import find_archives, find_place
+from ci.inspect.gradle_archives import find_archives, find_place, is_inside
 from ci.inspect.gradle_settings import (
     find_group,
     find_project_name,
@@ -268,7 +268,7 @@ class Project:
         named = (find_place(self.root, self.folders[path], name) for name in build.jni_folders)
         folders += [place[0] / place[1] for place in named if place]
         for folder in folders:
-            if folder.is_dir() and folder.resolve().is_relative_to(self.top.resolve()):
+            if folder.is_dir() and is_inside(folder, self.top):
                 yield folder
 
     def _read_manifest(
@@ -277,7 +277,7 @@ class Project:
         """Return the manifest of a module, into which Gradle merges those of its flavours."""
         paths = [folder / MANIFEST for folder in self._list_sets(path, variant)]
         place = find_place(self.root, self.folders[path], build.manifest_file)
-        if place and (place[0] / place[1]).resolve().is_relative_to(self.top.resolve()):
+        if place and is_inside(place[0] / place[1], self.top):
             paths[-1] = place[0] / place[1]
         manifests = [read_manifest(path) for path in paths if path.is_file()]
         merged = merge_manifests(manifests)
@@ -355,9 +355,8 @@ def _find_modules(top: Path, root: Path, places: Iterable[Path]) -> Project:
     }
     for path, folder in list_folders(root, read_settings(root)):
         place = Path(os.path.normpath(folder))
-        is_inside = place.resolve().is_relative_to(top.resolve())
         folders.pop(path, None)
-        if is_inside and place.is_dir():
+        if is_inside(place, top) and place.is_dir():
             own_path = next((name for name, other in folders.items() if other == place), None)
             if own_path is not None:
                 del folders[own_path]
@@ -394,7 +393,7 @@ def _add_included(top: Path, root: Path, folders: dict[str, Path]) -> dict[str, 
     included = {}
     for folder in list_included_builds(root, read_settings(root)):
         place = Path(os.path.normpath(folder))
-        if not place.resolve().is_relative_to(top.resolve()):
+        if not is_inside(place, top):
             continue
         prefix = next((path for path, known in folders.items() if known == place), "")
         if not prefix:

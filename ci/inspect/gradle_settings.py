@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ci.inspect.gradle_archives import MAX_PATH, is_inside
 from ci.inspect.gradle_text import (
     MAX_BYTES,
     QUOTED,
@@ -78,7 +79,7 @@ def list_folders(root: Path, settings: str) -> Iterator[tuple[str, Path]]:
     for module, value in FOLDER.findall(settings):
         names = QUOTED.findall(value)
         folder = ROOT.sub("", names[-1]) if names else "$"
-        if "$" not in folder:
+        if "$" not in folder and len(folder) <= MAX_PATH:
             yield module, root / folder
 
 
@@ -147,7 +148,7 @@ def read_tables(root: Path, name: str) -> Tables:
     """Return the tables of a version catalog's file, none if there is none that can be read. A file
     outside of the folder that contains the project is not read."""
     path = root / name
-    if path.resolve().is_relative_to(root.parent.resolve()):
+    if is_inside(path, root.parent):
         with suppress(DocumentError), decoding():
             return as_table(tomllib.loads(read_text(path, "replace", MAX_BYTES)))
     return {}

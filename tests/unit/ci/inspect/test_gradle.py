@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ci.inspect.flavours import choose_flavours, list_variants
 from ci.inspect.gradle import (
     Gradle,
     is_excluded,
@@ -18,10 +19,12 @@ from ci.inspect.gradle import (
     read_catalog,
     read_variables,
 )
+from ci.inspect.gradle_settings import list_folders, list_included_builds, read_catalogs
 from ci.inspect.gradle_text import MAX_BYTES
 
 SKEL = "lib/arm64-v8a/libQnnHtpV75Skel.so"
 
+FLAVOURS = "productFlavors { a { dimension 'a' }; b { dimension 'a' } }\n"
 CATALOG = {
     "litert.npu": ("com.google.ai.edge.litert:litert:2",),
     "bundles.npu": ("com.qualcomm.qti:qnn-runtime:2.49.0", "x:litert:1"),
@@ -304,6 +307,9 @@ def test_build_file_that_is_too_large_or_none_is_not_read(tmp_path: Path) -> Non
         "minSdk a ",
         "${libs.versions.",
         "findProperty('a')?.",
+        "fileTree((",
+        "configurations.a(",
+        "abiFilters a ",
     ],
 )
 def test_hostile_build_file_takes_little_time(part: str) -> None:
@@ -311,6 +317,31 @@ def test_hostile_build_file_takes_little_time(part: str) -> None:
     parse(part * (MAX_BYTES // len(part)))
     list_plugins(part * (MAX_BYTES // len(part)))
     parse(part[:20] + part[-1] * (MAX_BYTES - 20))
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "productFlavors { a {",
+        "productFlavors { a { }",
+        ".withFlavor('a'",
+        "aApi(",
+        "sourceSets { a { }",
+        "project(':a').projectDir = ",
+        "versionCatalogs { a { library('a', ",
+        "includeBuild 'a' ",
+        "pluginManagement { ",
+    ],
+)
+def test_hostile_flavours_and_settings_take_little_time(part: str, tmp_path: Path) -> None:
+    text = FLAVOURS + part * ((MAX_BYTES - len(FLAVOURS)) // len(part))
+    (tmp_path / "settings.gradle").write_text(text)
+    started = time.process_time()
+    for variant in list_variants(text):
+        choose_flavours(text, variant)
+    read_catalogs(tmp_path)
+    [*list_folders(tmp_path, text), *list_included_builds(tmp_path, text)]
     assert time.process_time() - started < 5
 
 

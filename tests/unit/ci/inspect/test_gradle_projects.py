@@ -430,6 +430,22 @@ PROJECTS: dict[str, tuple[Files, str, Expected]] = {
         *("", [("app", [])]),
     ),
     "an archive that is missing": (app("api files('libs/a.aar')"), "", [("app", ["QNN893"])]),
+    "archives by a glob that only Gradle has": (
+        app("api fileTree(dir: 'libs', include: '**.aar')", LIBS_AAR),
+        *("", [("app", ["QNN893"])]),
+    ),
+    "an archive outside of the project": (
+        app("api files('../../a.aar')\napi files('/a.aar')", {"../a.aar": aar()}),
+        *("", [("app", ["QNN893"])]),
+    ),
+    "links that lead to each other": (
+        app("api files('a.aar')", {"app/a.aar": "-> b.aar", "app/b.aar": "-> a.aar"}),
+        *("", [("app", ["QNN893"])]),
+    ),
+    "an archive that is damaged": (
+        app("api files('a.aar')", {"app/a.aar": b"PK\3\4 cut"}),
+        *("", [("app", ["QNN893"])]),
+    ),
     "an archive that is an LFS pointer": (
         app("api files('a.aar')", {"app/a.aar": POINTER}),
         *("", [("app", ["QNN893"])]),
