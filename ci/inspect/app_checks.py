@@ -74,7 +74,6 @@ OF_APP = frozenset({"QNN856", "QNN860"})
 # Gradle changes what these check when it builds the app, or what is checked.
 OF_BUILD = frozenset({"QNN228"})
 NOT_EXTRACTED_FROM = 23  # minSdk: from it on, Gradle sets extractNativeLibs to false
-QNN_PACKAGE = re.compile(r"com\.qualcomm\.qti:qnn-runtime:(\d+\.\d+\.\d+)")
 # Checks of the doctor that other checks replace for apps.
 REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"})
 
@@ -448,12 +447,12 @@ def see_filtered_abi(unit: AppUnit) -> Iterator[Seen]:
 def see_newer_than_package(unit: AppUnit) -> Iterator[Seen]:
     """Report programs that were compiled with a newer QNN than the one that Gradle downloads."""
     files = dict(unit.placed())
-    for package in unit.gradle.packages if unit.gradle else ():
-        pinned = QNN_PACKAGE.fullmatch(package)
-        for facts in unit.tree.lowered if pinned else ():
-            if pinned and facts.version and not is_loadable(facts.version, pinned[1]):
+    for dependency in _list_dependencies(unit):
+        is_pinned = dependency.package.is_qnn and bool(dependency.qnn)
+        for facts in unit.tree.lowered if is_pinned else ():
+            if facts.version and not is_loadable(facts.version, dependency.qnn):
                 where = files[facts.relative].shown
-                yield seen(facts.name, where, compiler=facts.version, package=package)
+                yield seen(facts.name, where, compiler=facts.version, package=dependency.text)
 
 
 @APPS.check("QNN882")
@@ -541,7 +540,9 @@ def see_litert_without_npu(unit: AppUnit) -> Iterator[Seen]:
         else "every model runs on the CPU or the GPU, without a message"
     )
     names = {file.name for file in unit.qnn_libraries}
-    has_qnn = "libQnnHtp.so" in names or _choose_qnn(unit) is not None
+    has_qnn = "libQnnHtp.so" in names or any(
+        dependency.package.brings_qnn for dependency in _list_dependencies(unit)
+    )
     how = f"{_tell_connection(litert)}{'' if has_qnn else f'; and depend on {QNN_RUNTIME}'}"
     yield seen(litert.text, f"{unit.name}: {unit.gradle.file}", models=models, how=how)
 

@@ -143,6 +143,7 @@ NAMED = re.compile(
 # ("a:b") { version { strictly("1") } }
 RICH = re.compile(
     r"[\"']([\w.-]{1,100}:[\w.-]{1,100})[\"'][\s)]{0,9}\{\s{0,20}version\s{0,9}\{\s{0,20}"
+    r"(?:(?:strictly|require)[\s(]{0,9}[\"'][^\"'\n]{1,60}[\"'][\s);]{1,20}(?=prefer))?"
     r"(?:strictly|require|prefer)[\s(]{0,9}(?:[\"']([\w.$+-]{1,60})[\"']|([A-Za-z_]\w{0,60}))"
 )
 JOINED = re.compile(r":[\"']\s{0,9}\+\s{0,9}([\w.]+)")  # "a:b:" + ort
@@ -204,7 +205,7 @@ REGISTERED = re.compile(
 PACKAGE = re.compile(r"(?m)^package[ \t]{1,9}([\w.]{1,100})")
 PUBLIC_PLUGIN = re.compile(r"(?:com[.](?:android|google)|org[.]jetbrains|kotlin|android)\b")
 ACCESSOR = re.compile(r"\blibs\.([\w.]+)")
-COORDINATES = re.compile(r"([\w.-]+):[\w.-]+(?::[\w.@$-]*)?")
+COORDINATES = re.compile(r"([\w.-]+):[\w.-]+(?::[^\"'\n/\\]{0,80})?")
 # Groups, and aliases of a version catalog, of packages without a native library that runs models.
 PLAIN = re.compile(
     r"androidx[.]|com[.]google[.]android[.]material|com[.]android[.]|org[.]jetbrains|kotlin|junit"
@@ -756,13 +757,18 @@ def _list_packages(tables: Tables) -> Iterator[tuple[str, str]]:
         if isinstance(version, dict) and "ref" in version:
             version = versions.get(str(version["ref"]), "")
         if isinstance(version, dict):
-            named = (version.get(kind) for kind in ("strictly", "require", "prefer"))
-            version = next(filter(None, named), "")
+            version = _join_rich(version.get("strictly") or version.get("require"), version)
         package = f"{module}:{version}" if isinstance(version, str) and version else f"{module}"
         if isinstance(entry, str):
             package = entry
         if is_of_qnn(package):
             yield _name_accessor(alias), package
+
+
+def _join_rich(required: object, version: Tables) -> object:
+    """Return a rich version of a catalog as a coordinate has it: ``[2.40,2.50[!!2.48.0``."""
+    preferred = version.get("prefer")
+    return f"{required}!!{preferred}" if required and preferred else required or preferred or ""
 
 
 def is_of_qnn(package: str) -> bool:

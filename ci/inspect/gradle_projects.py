@@ -74,6 +74,11 @@ NOT_RELEASED_SET = re.compile(r"(?:android)?(?:[tT]est|[dD]ebug)|\w*Debug$")  # 
 NAME_OF_PACKAGE = re.compile(
     r"[\"']([\w.-]{1,100}:[\w.-]{1,100}(?::[\w.+$@{}-]{0,60})?)[\"']|\b([a-z]\w{0,60}\.[\w.]{1,100})\b"
 )
+# Plugins that add modules of packages that pubspec.yaml or package.json names: they may bring QNN.
+ADDING_PLUGINS = frozenset(
+    {"dev.flutter.flutter-gradle-plugin", "com.facebook.react", "org.apache.cordova"}
+)
+ADDING_SCRIPT = re.compile(r"/flutter\.gradle[\"']|\bnative_modules\.gradle\b")
 PLUGIN_SOURCES = (".kt", ".kts", ".gradle", ".groovy", ".java")
 MAX_PLUGIN_SOURCES = 200  # files
 
@@ -221,7 +226,13 @@ class Project:
         module = self.folders[path]
         _, are_all_found = find_archives(self.top, self.root, module, build.archives)
         are_known = all(find_place(self.root, module, name) for name in build.jni_folders)
-        if not are_all_found or not are_known or self._has_other_libraries(path, variant):
+        adds_modules = not applied.isdisjoint(ADDING_PLUGINS) or ADDING_SCRIPT.search(file.text)
+        if (
+            not are_all_found
+            or not are_known
+            or adds_modules
+            or self._has_other_libraries(path, variant)
+        ):
             build = replace(build, has_others=True)
         return build
 

@@ -91,6 +91,8 @@ def find_dependencies(texts: Iterable[str]) -> list[Dependency]:
         name, _, version = name_and_version.partition(":")
         package = read_packages().get(f"{group}:{name}")
         version = version.partition("@")[0]
+        # Of a strict range, Gradle takes the version that it prefers: [2.40,2.50[!!2.48.0
+        version = version.rpartition("!!")[2] or version.partition("!!")[0]
         if package:
             qnn = version if package.is_qnn else package.releases.get(version, "")
             qnn = qnn if package.brings_qnn and is_version(qnn) else ""
@@ -116,9 +118,12 @@ def choose_qnn(
     """Return the dependency whose QNN the app gets. Of several versions of qnn-runtime, Gradle
     takes the newest, unless the build file forces one of them. The other packages that bring QNN
     depend on qnn-runtime, too, so there are never two of them. None if nothing brings QNN, or if
-    its version is not known."""
+    its version is not known, such as that of a range."""
+    dependencies = list(dependencies)
     with_qnn = [dependency for dependency in dependencies if dependency.qnn]
     for dependency in with_qnn:
         if dependency.package.is_qnn and dependency.text in forced:
             return dependency
+    if any(dependency.package.is_qnn and not dependency.qnn for dependency in dependencies):
+        return None
     return max(with_qnn, key=lambda dependency: parse_version(dependency.qnn), default=None)

@@ -416,6 +416,14 @@ def test_each_fault_is_found_in_a_real_app(
             *("SM8650", []),
         ),
         (
+            sources(f"{ORT}:1.26.0'", f"{RUNTIME_OF}:[2.40,2.50[!!2.48.0'", LEGACY, libraries={}),
+            *("SM8850", []),
+        ),
+        (  # whose QNN is not known
+            sources(f"{ORT}:1.26.0'", f"{RUNTIME_OF}:[2.40,2.50['", LEGACY, libraries={}),
+            *("SM8850", ["QNN887"]),
+        ),
+        (
             sources(f"{RUNTIME_OF}:2.49.0'", "'com.qualcomm.qti:qnn-litert-delegate:2.34.0'"),
             *("SM8850", ["QNN856", "QNN879", "QNN888", "QNN888"]),
         ),

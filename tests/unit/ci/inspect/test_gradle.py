@@ -95,6 +95,8 @@ def parse(text: str) -> Gradle:
         ("val own = 'x:qnn:$npu'; api(own)", "packages", ("x:qnn:3",)),
         ("api 'x:qnn:${libs.versions.sdk.least.get()}'", "packages", ("x:qnn:27",)),
         ("implementation(Deps.gone)", "has_others", True),
+        ("implementation('com.acme:npu:1.+')", "has_others", True),
+        ("implementation('com.acme:npu:[1.0, 2.0)')", "has_others", True),
         ("implementation(Deps.qnn)", "has_others", False),
         (
             "implementation(compose.runtime); api(projects.a); api platform(libs.b)",
@@ -123,6 +125,10 @@ def parse(text: str) -> Gradle:
         ("api(group = 'x', name = 'qnn')", "packages", ("x:qnn",)),
         ("val v = '4'; api('x:qnn') { version { strictly(v) } }", "packages", ("x:qnn:4",)),
         ("api('x:qnn') { version { strictly '5' } }", "packages", ("x:qnn:5",)),
+        (
+            "api('x:qnn') { version { strictly('[1, 6['); prefer('5') } }",
+            *("packages", ("x:qnn:5",)),
+        ),
         ("// val npu = '4'\napi('x:qnn:$npu')", "packages", ("x:qnn:3",)),
         ("jniLibs.srcDirs = ['a', \"$projectDir/b\"]", "jni_folders", ("a", "b")),
         ("jniLibs { srcDir(file('a')) }", "jni_folders", ("a",)),
@@ -246,6 +252,10 @@ def test_patterns_are_javas_globs_of_the_path_in_the_app(pattern: str, is_matche
         (
             '[versions]\nq = {prefer = 1}\n[libraries]\na = {module = "x:qnn", version.ref = "q"}',
             ["x:qnn"],
+        ),
+        (
+            '[libraries]\na = {module="x:qnn", version={strictly="[1,3[", prefer="2"}}',
+            ["x:qnn:[1,3[!!2"],
         ),
         (
             '[versions]\nq.strictly = "1"\n[libraries]\na = {module="x:qnn", version.ref="q"}',

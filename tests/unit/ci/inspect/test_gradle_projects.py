@@ -320,6 +320,18 @@ PROJECTS: dict[str, tuple[Files, str, Expected]] = {
         },
         *("", [("app", [])]),
     ),
+    "packages of Flutter": (
+        app("apply plugin: 'dev.flutter.flutter-gradle-plugin'"),
+        *("", [("app", ["QNN893"])]),
+    ),
+    "packages of React Native": (
+        app("apply plugin: 'com.facebook.react'"),
+        *("", [("app", ["QNN893"])]),
+    ),
+    "packages of Flutter's script": (
+        app('apply from: "$flutterRoot/packages/flutter_tools/gradle/flutter.gradle"'),
+        *("", [("app", ["QNN893"])]),
+    ),
     # -------------------------------------------------------------------------- folders of modules
     "a module in another folder": (
         app(
