@@ -292,14 +292,17 @@ class Project:
             paths[-1] = place[0] / place[1]
         manifests = [read_manifest(path) for path in paths if path.is_file()]
         merged = merge_manifests(manifests)
-        for manifest in manifests[1:] if merged else ():
-            stated = {
-                "package": merged.package or manifest.package,
-                "min_sdk": merged.min_sdk or manifest.min_sdk,
-                "target_sdk": merged.target_sdk or manifest.target_sdk,
-                "extracts": manifest.extracts if merged.extracts is None else merged.extracts,
-            }
-            merged = replace(merged, **stated, removed=merged.removed | manifest.removed)
+        if merged is None:
+            return None
+        for manifest in manifests[1:]:
+            merged = replace(
+                merged,
+                package=merged.package or manifest.package,
+                min_sdk=merged.min_sdk or manifest.min_sdk,
+                target_sdk=merged.target_sdk or manifest.target_sdk,
+                extracts=manifest.extracts if merged.extracts is None else merged.extracts,
+                removed=merged.removed | manifest.removed,
+            )
         return merged
 
     def read_unit(
