@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from ci.explain.frames import find_below, find_raising_frame
-from ci.explain.loaders import find_refusal
-from ci.explain.quotations import Blocks, has_form_of, unquote
+from ci.explain.loaders import STEM, find_refusal
+from ci.explain.quotations import Blocks, find_message, has_form_of, unquote
 from ci.explain.rules import (
     DIGITS,
     Area,
@@ -31,6 +31,7 @@ from ci.explain.rules import (
     read_families,
     read_namings,
 )
+from ci.explain.translations import to_english
 from ci.facts.finding import FLOAT_LEAD, LEADS, Certainty, Proof, Remedy
 from ci.facts.kinds import read_kinds
 
@@ -50,6 +51,7 @@ _CASE_ROW = re.compile(
 MOST_UNKNOWN = 1000  # about this many error lines that match no rule are counted
 SHOWN_UNKNOWN = 20
 MOST_OPERATORS = 50  # are kept per rule
+MOST_LIBRARIES = 500  # likewise
 REASON_LINES = 8  # of QNN for one operator that it refuses, with the empty lines between them
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^])"  # and Buildkite's
@@ -204,11 +206,15 @@ class _Match:
     count: int = 1
     raised_in: str = ""
     package: str = ""  # of Python, in which ``raised_in`` is
+    # The libraries that its lines name, each with its first line.
+    libraries: dict[str, _Match] = field(default_factory=dict)
+    own_text: str = ""  # the line as it is in the log, if ``text`` was translated
 
 
 @dataclass
 class _Scan:
-    """The state of a scan. ``lines`` is the number of lines."""
+    """The state of a scan. ``lines`` is the number of lines, and ``own_lines`` those of this part
+    if messages in it were translated."""
 
     rules: Sequence[Rule]
     matches: dict[str, _Match] = field(default_factory=dict)  # rule: its first line
@@ -224,16 +230,19 @@ class _Scan:
     case_findings: dict[str, _Match] = field(default_factory=dict)  # id: its first line
     case_rows: list[Unknown] = field(default_factory=list)  # first ones, see _CASE_ROW
     case_row_count: int = 0
+    own_lines: list[bytes] = field(default_factory=list)
 
     def read(self, chunk: bytes) -> None:
         """Match whole lines of a log with the rules. A line counts only for the first rule that it
         matches, and not for what it only quotes."""
-        low = chunk.lower()
         # Most lines differ only in numbers, and most literals are in no line: a log of 100 MB takes
         # five seconds of CPU.
-        kinds = set(low.translate(None, DIGITS).split(b"\n"))
-        shapes = b"\n".join(kinds)
-        words = list_words(shapes)
+        low, kinds, shapes, words = _survey(chunk)
+        english = to_english(chunk, shapes, words)
+        self.own_lines = []
+        if english != chunk:
+            self.own_lines, chunk = chunk.split(b"\n"), english
+            low, kinds, shapes, words = _survey(chunk)
         starts = b"\n".join(kind[:LINE_CHARS] for kind in kinds)
         self.blocks.read(chunk, low)
         self.places += count_places(starts.decode("utf-8", "replace"))
@@ -252,9 +261,9 @@ class _Scan:
                 continue
             lines = _narrow(rule, _find_lines(chunk, low, literals), narrowed)
             for start, line in lines:
-                if start in rule_by_start or rule.find(line) is None or start in self.blocks.starts:
+                if start in rule_by_start or start in self.blocks.starts:
                     continue
-                if (values := find_said(rule, line, _decode_head(chunk, start))) is None:
+                if (values := _find_in_line(rule, line, chunk, start)) is None:
                     continue
                 if rule.has_reason_below:
                     values = {**values, "below": find_below(chunk, start)}
@@ -263,17 +272,37 @@ class _Scan:
                 # were reported as errors that no rule matches.
                 if match := self.matches.get(rule.id):
                     match.count += 1
+                    self._keep_library(match, chunk, start, line, values)
                 else:
                     number = self.lines + chunk.count(b"\n", 0, start) + 1
-                    self.matches[rule.id] = _Match(
+                    match = self.matches[rule.id] = _Match(
                         number, line.strip(), values, 1, *find_raising_frame(chunk, start)
                     )
+                    match.own_text = self._find_own(number)
+                    self._keep_library(match, chunk, start, line, values)
                     new.append((start, rule.id))
         case_lines = self._find_case_findings(chunk, low)
         unknown = self._find_unknown(chunk, low, {*rule_by_start, *case_lines})
         error_lines = rule_by_start | dict.fromkeys(unknown, "")
         self._find_operators(chunk, low, shapes, error_lines, new)
         self.lines += chunk.count(b"\n") + (not chunk.endswith(b"\n"))
+
+    def _keep_library(
+        self, match: _Match, chunk: bytes, start: int, line: str, values: Mapping[str, str]
+    ) -> None:
+        """Keep the library that a line of a linker names."""
+        stem = values.get(STEM, "")
+        if stem and stem not in match.libraries and len(match.libraries) < MOST_LIBRARIES:
+            number = self.lines + chunk.count(b"\n", 0, start) + 1
+            own_text = self._find_own(number)
+            match.libraries[stem] = _Match(number, line.strip(), values, own_text=own_text)
+
+    def _find_own(self, number: int) -> str:
+        """Return a line of this part as it is in the log, or "" if nothing was translated."""
+        if not self.own_lines:
+            return ""
+        line = self.own_lines[number - self.lines - 1][: 2 * LINE_CHARS]
+        return line.decode("utf-8", "replace").strip()
 
     def _find_case_findings(self, chunk: bytes, low: bytes) -> Iterator[int]:
         """Keep the findings of cases that the lines of a run of this project name, and yield the
@@ -337,8 +366,18 @@ class _Scan:
             self.unknown_count += not is_row
             if len(kept_lines) < SHOWN_UNKNOWN:
                 number = self.lines + chunk.count(b"\n", 0, start) + 1
-                kept_lines.append(Unknown(number, unknown_lines[start]))
+                text = self._find_own(number) or unknown_lines[start]
+                kept_lines.append(Unknown(number, text))
         return set(unknown_lines)
+
+
+def _survey(chunk: bytes) -> tuple[bytes, set[bytes], bytes, bytes]:
+    """Return a part of a log in lower case, its lines without digits and repetitions, these as one
+    text, and the words in them."""
+    low = chunk.lower()
+    kinds = set(low.translate(None, DIGITS).split(b"\n"))
+    shapes = b"\n".join(kinds)
+    return low, kinds, shapes, list_words(shapes)
 
 
 def _narrow(
@@ -395,6 +434,17 @@ def _decode_head(chunk: bytes, start: int) -> str:
     """Return the start of a line."""
     end = chunk.find(b"\n", start, start + LINE_CHARS)
     return chunk[start : end if end >= 0 else start + LINE_CHARS].decode("utf-8", "replace")
+
+
+def _find_in_line(rule: Rule, line: str, chunk: bytes, start: int) -> Mapping[str, str] | None:
+    """Return the values of the rule's braces for a line that is no quotation, or for the message in
+    it if it is JSON, or None."""
+    for text in dict.fromkeys((line, find_message(line))):
+        if rule.find(text) is not None:
+            values = find_said(rule, text, _decode_head(chunk, start))
+            if values is not None:
+                return values
+    return None
 
 
 def find_said(rule: Rule, line: str, start: str) -> Mapping[str, str] | None:
@@ -548,17 +598,34 @@ def _list_matched(scan: _Scan) -> list[Rule]:
     return matched
 
 
-def _find_reasons(matched: Sequence[Rule]) -> Mapping[str, str]:
+def _find_reasons(matched: Sequence[Rule], matches: Mapping[str, _Match]) -> Mapping[str, str]:
     """Return the matched rule of which each is a consequence, or "" for those that are none.
     ``matched`` is in the order of the lines."""
     ids = {rule.id for rule in matched}
+
+    def may_follow(rule: Rule, cause: str) -> bool:
+        libraries = matches[rule.id].libraries
+        return not (rule.same_library and libraries.keys().isdisjoint(matches[cause].libraries))
+
     later_ends = {rule.id for rule in matched if rule.role is Role.END}
     follows = {}
     for rule in matched:
         later_ends.discard(rule.id)  # Nothing follows from what ends after it.
         reasons = (cause for cause in rule.consequence_of if cause in ids - later_ends)
-        follows[rule.id] = next(reasons, "")
+        follows[rule.id] = next((cause for cause in reasons if may_follow(rule, cause)), "")
     return follows
+
+
+def _complete_cause(rule: Rule, consequence: _Match, cause: _Match | None) -> None:
+    """Let a crash name the frame of a backtrace, and the rule for a library of the linker show the
+    line with the library that ``consequence`` names."""
+    if cause and rule.is_frame:
+        cause.raised_in = rule.fill(rule.detail, consequence.values)
+    if cause and rule.same_library:
+        lines = cause.libraries.items()
+        first = next(line for stem, line in lines if stem in consequence.libraries)
+        cause.line, cause.text, cause.own_text = first.line, first.text, first.own_text
+        cause.values = first.values
 
 
 def _conclude(file: str, scan: _Scan) -> Explanation:
@@ -569,10 +636,9 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
         scan.unknown = scan.unknown[:SHOWN_UNKNOWN]
         scan.unknown_count += scan.case_row_count
     matched = _list_matched(scan)
-    follows = _find_reasons(matched)
+    follows = _find_reasons(matched, scan.matches)
     for rule in matched:
-        if rule.is_frame and (crash := scan.matches.get(follows[rule.id])):
-            crash.raised_in = rule.fill(rule.detail, scan.matches[rule.id].values)
+        _complete_cause(rule, scan.matches[rule.id], scan.matches.get(follows[rule.id]))
 
     def pick(role: Role) -> list[Rule]:
         return [rule for rule in matched if rule.role is role]
@@ -683,7 +749,7 @@ def _find_raised(scan: _Scan) -> int:
 
 def _keep_unknown(taken: _Match, scan: _Scan) -> None:
     """Count the lines of a rule that does not apply after all as errors that match no rule."""
-    scan.unknown.append(Unknown(taken.line, taken.text))
+    scan.unknown.append(Unknown(taken.line, taken.own_text or taken.text))
     scan.unknown_count += taken.count
 
 
@@ -733,7 +799,7 @@ def _find(
         ),
         place=place,
         line=matched.line,
-        text=matched.text,
+        text=matched.own_text or matched.text,
         source=rule.source,
         is_seen=rule.is_seen,
         versions=rule.versions,

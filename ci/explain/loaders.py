@@ -1,6 +1,9 @@
 """Read the lines in which loaders and linkers refuse a library: what failed, whose library it is,
-and which symbol or version is missing. One table, manifests/policies/loaders.toml, has the forms of
-all loaders, so that a rule says what a failure means, not how a system spells it."""
+and which symbol or version is missing. Also those in which tools do not reach a server, a package
+or a device.
+
+Two tables, manifests/policies/loaders.toml and tools.toml, have the forms of all of them, so that a
+rule says what a failure means, not how a system or a tool spells it."""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from msgspec import Struct
 from provisioning.manifest.reader import read_policy
 
 VALUES = ("library", "symbol", "by", "version", "have", "want", "reason")
-NOTHING = dict.fromkeys((*VALUES, "file", "named"), "")  # of a line that is not of a loader's form
+STEM = "stem"  # the name of a library without lib, its kind and version, as it follows -l
+# What a line names that is not of a loader's form.
+NOTHING = dict.fromkeys((*VALUES, "file", "named", STEM), "")
 _PATH = r"(?P<library>[^\s:'\"()\[\]]{1,250}):"  # @L@ in a pattern
 # Loaders spell the same value in several places of a line, each of which needs its own name.
 _SAME = {
@@ -27,10 +32,13 @@ _SAME = {
     "have": ("machine", "bits", "type", "lld_type"),
 }
 _SEPARATOR = re.compile(r"[/\\!]")
+_STEM = re.compile(r"(?:-l:?)?(?:lib)?(?P<stem>[^/]{1,100}?)(?:\.(?:so|a|dylib|lib|dll)[.\d]*)?")
 
 
 class Failure(Enum):
-    """What failed when a library was loaded, or when a program was linked with it (``link-``)."""
+    """What failed when a library was loaded, or when a program was linked with it (``link-``), when
+    a file was transferred (``download-``), when versions of packages were chosen (``versions-``),
+    or when a device was opened over ssh or adb (``access-``)."""
 
     MISSING = "missing"
     MACHINE = "machine"
@@ -50,10 +58,37 @@ class Failure(Enum):
     LINK_SYMBOL = "link-symbol"
     LINK_RANGE = "link-range"
     LINK_INDIRECT = "link-indirect"
+    LINK_SKIPPED = "link-skipped"
+    DOWNLOAD_HOST = "download-host"
+    DOWNLOAD_REFUSED = "download-refused"
+    DOWNLOAD_UNREACHABLE = "download-unreachable"
+    DOWNLOAD_BROKEN = "download-broken"
+    DOWNLOAD_TLS = "download-tls"
+    DOWNLOAD_CERTIFICATE = "download-certificate"
+    DOWNLOAD_CERTIFICATE_TIME = "download-certificate-time"
+    DOWNLOAD_CERTIFICATE_NAME = "download-certificate-name"
+    DOWNLOAD_PROXY = "download-proxy"
+    DOWNLOAD_PROXY_CREDENTIALS = "download-proxy-credentials"
+    DOWNLOAD_CREDENTIALS = "download-credentials"
+    DOWNLOAD_MISSING = "download-missing"
+    DOWNLOAD_BUSY = "download-busy"
+    DOWNLOAD_SERVER = "download-server"
+    DOWNLOAD_HASH = "download-hash"
+    VERSIONS_CONFLICT = "versions-conflict"
+    VERSIONS_MISSING = "versions-missing"
+    VERSIONS_PYTHON = "versions-python"
+    ACCESS_HOST_KEY = "access-host-key"
+    ACCESS_KEY = "access-key"
+    ACCESS_ALGORITHM = "access-algorithm"
+    ACCESS_CLOSED = "access-closed"
+    ACCESS_SFTP = "access-sftp"
+    ACCESS_USB = "access-usb"
+    ACCESS_AUTHENTICATION = "access-authentication"
 
 
 class LoaderForm(Struct, frozen=True, forbid_unknown_fields=True):
-    """A form of lines of one loader or linker, see manifests/policies/loaders.toml."""
+    """A form of lines of loaders, linkers or other tools, see manifests/policies/loaders.toml and
+    tools.toml."""
 
     of: str
     fails: Failure
@@ -63,9 +98,10 @@ class LoaderForm(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A library that a loader or linker refused. ``whose`` is the row of the table's libraries, or
-    empty; ``loader`` is that of the form. ``values`` has what the line names, for the braces of a
-    rule: VALUES, ``file``, the name of the library, and ``named``, all of it in words."""
+    """What a line of a loader, linker or other tool reports. ``whose`` is the row of the table's
+    libraries, or empty; ``loader`` is that of the form. ``values`` has what the line names, for the
+    braces of a rule: VALUES, ``file``, the name of the library, STEM, and ``named``, all of it in
+    words."""
 
     fails: Failure
     loader: str
@@ -74,17 +110,18 @@ class Refusal(Struct, frozen=True):
 
 
 class _Table(Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of manifests/policies/loaders.toml."""
+    """The contents of manifests/policies/loaders.toml or tools.toml, which has no libraries."""
 
-    libraries: dict[str, str]
     form: tuple[LoaderForm, ...]
+    libraries: dict[str, str] = {}
 
 
 @functools.cache
 def read_loaders() -> _Table:
-    """Return the forms and the libraries of manifests/policies/loaders.toml. Raises ManifestError
-    if the file is invalid."""
-    return read_policy("loaders", _Table)
+    """Return the libraries of manifests/policies/loaders.toml, and its forms before those of
+    tools.toml. Raises ManifestError if a file is invalid."""
+    loaders, tools = (read_policy(name, _Table) for name in ("loaders", "tools"))
+    return _Table((*loaders.form, *tools.form), loaders.libraries)
 
 
 @functools.cache
@@ -110,7 +147,7 @@ def list_texts(fails: tuple[Failure, ...]) -> tuple[str, ...]:
 # Each of many rules asks about the same line.
 @functools.lru_cache(maxsize=1024)
 def find_refusal(line: str) -> Refusal | None:
-    """Return what a line of a loader or linker says, or None if it is no such line."""
+    """Return what a line of a loader, linker or other tool says, or None if it is no such line."""
     low = line.lower()
     for form, pattern, texts in _compile():
         if not any(text in low for text in texts) or not (match := pattern.search(line)):
@@ -121,10 +158,12 @@ def find_refusal(line: str) -> Refusal | None:
             spelled = (groups.get(same) for same in (name, *_SAME.get(name, ())))
             values[name] = next(filter(None, spelled), "")
         values["library"] = values["library"].strip("\"'")
+        values["reason"] = values["reason"].rstrip(" ,;:")
         name = _SEPARATOR.split(values["library"])[-1]
         rows = _compile_libraries().items()
         whose = next((whose for whose, pattern in rows if pattern.match(name)), "")
-        values = {**values, "file": name}
+        stem = _STEM.fullmatch(name)
+        values = {**values, "file": name, STEM: stem["stem"] if stem else ""}
         return Refusal(form.fails, form.of, whose, {**values, "named": _describe(values)})
     return None
 

@@ -36,7 +36,12 @@ _PREFIX = re.compile(
     r"|\{\"(?:[^\n]{0,200}?,? ?\")?(?:msg|message|MESSAGE|log|text|line)\" ?: ?\")*"  # JSON
 )
 _JSON = re.compile(r"[^\n{]{0,80}\{\"\w")
+_MESSAGE = re.compile(
+    r"[^\n{]{0,80}\{\"(?:[^\n]{0,200}?,? ?\")?(?:msg|message|MESSAGE|log|text|line)\" ?: ?"
+    r"\"(?P<text>[^\"\\\n]*(?:\\.[^\"\\\n]*)*)\""
+)
 _ESCAPED = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
+_QUOTE = '\\"'
 _ESCAPE = re.compile(r"\\[nt\"\\]")
 _ESCAPED_END = re.compile(r"(?<!\\)\\n")
 _LETTER, _DIGIT = re.compile(r"[^\W\d_]"), re.compile(r"\d")
@@ -109,8 +114,11 @@ def unquote(line: str, start: str) -> str:
     """Return ``line`` without what it only quotes: ``""`` if that is all of it. Letters of parts
     that quote become ``x`` and digits ``0``. ``start`` is the start of the line, if ``line`` is a
     part of a long one."""
-    if "\\n" in line and _JSON.match(start):
-        return _unquote_json(line)
+    if "\\" in line and _JSON.match(start):
+        if "\\n" in line:
+            return _unquote_json(line)
+        if _QUOTE in line:
+            return unquote(line.replace(_QUOTE, '"'), start.replace(_QUOTE, '"'))
     head = _PREFIX.sub("", start[:HEAD_CHARS], count=1)
     (of_start,), (of_line,) = _compile(Where.START), _compile(Where.ANYWHERE)
     if of_start.match(head) or of_line.search(line):
@@ -120,6 +128,13 @@ def unquote(line: str, start: str) -> str:
     for part in _compile(Where.PART):
         unquoted = part.sub(_blank, unquoted)
     return line[:prefix] + unquoted
+
+
+def find_message(line: str) -> str:
+    """Return the message in a line of JSON, if it is of one line, otherwise ``line``."""
+    match = _MESSAGE.match(line) if '{"' in line[:HEAD_CHARS] else None
+    text = match["text"].removesuffix("\\n") if match else "\\n"
+    return line if "\\n" in text else _ESCAPE.sub(lambda escape: _ESCAPED[escape[0]], text)
 
 
 def _unquote_json(line: str) -> str:

@@ -297,18 +297,21 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     ``{function}`` and ``{library}``. The lines below one that a rule with ``has_reason_below``
     matches have the reason: ``{below}`` stands for a colon and their text.
 
-    A rule with ``fails`` also matches lines in which a loader or a linker reports one of these
-    failures, in any of the forms of manifests/policies/loaders.toml: of the libraries ``whose``, by
-    the ``loader``, and if ``symbol`` is found at the start of the missing symbol's name, each if it
-    is set. ``{file}``, ``{named}`` and the form's groups stand for what the line names.
+    A rule with ``fails`` also matches lines in which a loader, a linker or another tool reports one
+    of these failures, in any of the forms of manifests/policies/loaders.toml and tools.toml: of the
+    libraries ``whose``, by the ``loader``, and if ``symbol`` is found at the start of the missing
+    symbol's name, each if it is set. ``{file}``, ``{named}`` and the form's groups stand for what
+    the line names. A rule that is ``same_library`` is a consequence of another one only if a line
+    of each names one library.
 
     ``number`` is that of its id, such as QNN1203, and never changes. ``headline`` has at most
     HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the file with the tried remedy,
     or empty if the remedy is a suggestion. ``places`` has what is different at one kind of place.
     ``source`` lists links, or the word ``experiment``. The key ``seen`` is true if this project saw
-    such a line itself. ``consequence_of`` lists ids of rules. If one of these rules also matches a
-    line of the log, this rule's line is its consequence. ``matches`` is an example of a line that
-    the rule matches, and ``rejects`` is an example of one that it does not match.
+    such a line itself. ``consequence_of`` lists ids of rules, or groups of failures, such as
+    ``download-*``. If one of these rules also matches a line of the log, this rule's line is its
+    consequence. ``matches`` is an example of a line that the rule matches, and ``rejects`` is an
+    example of one that it does not match.
     """
 
     id: str
@@ -340,6 +343,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     whose: tuple[str, ...] = ()
     loader: tuple[str, ...] = ()
     symbol: str = ""
+    same_library: bool = False
     versions: str = ""
     role: Role = Role.CAUSE
     consequence_of: tuple[str, ...] = ()
@@ -505,7 +509,8 @@ def read_rules() -> tuple[Rule, ...]:
     rules = read_policy("errors", _File).rule
     ids = {rule.id for rule in rules}
     named = {name for rule in rules for name in rule.consequence_of}
-    unknown = ", ".join(sorted(named - ids))
+    groups = {_name_group(failure) for failure in Failure}
+    unknown = ", ".join(sorted(named - ids - groups))
     if min(len(ids), len({rule.finding_id for rule in rules})) < len(rules) or unknown:
         raise ManifestError(
             "manifests/policies/errors.toml is not consistent",
@@ -538,12 +543,24 @@ def read_rules() -> tuple[Rule, ...]:
     return tuple(sorted(rules, key=lambda rule: rule.role in late and late.index(rule.role) + 1))
 
 
+def _name_group(failure: Failure) -> str:
+    """Return the name of a failure and others of its kind in ``consequence_of``."""
+    kind, _, _ = failure.value.partition("-")
+    return f"{kind}-*"
+
+
 def _name_all_refusals(rule: Rule, rules: Sequence[Rule]) -> Rule:
     """Return ``rule`` with more ids in ``consequence_of``: that of a rule for all libraries, such
-    as library-missing, stands for those of single libraries, too."""
+    as library-missing, stands for those of single libraries, too, and ``download-*`` for those of
+    all failures of downloads."""
+    groups = [name for name in rule.consequence_of if name.endswith("-*")]
+    names = [name for name in rule.consequence_of if name not in groups]
+    for cause in rules if groups else ():
+        kinds = {_name_group(failure) for failure in cause.fails}
+        if not kinds.isdisjoint(groups) and cause.id not in (rule.id, *names):
+            names.append(cause.id)
     if rule.fails:
-        return rule
-    names = list(rule.consequence_of)
+        return replace(rule, consequence_of=tuple(names))
     for cause in rules:
         if cause.id in rule.consequence_of and cause.fails and not (cause.whose or cause.symbol):
             for other in rules:

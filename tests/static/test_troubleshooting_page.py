@@ -43,6 +43,7 @@ FAMILIES = {
     "litert": "## Statuses of LiteRT",
     "windows": "## Exit codes of Windows",
     "genie": "## Statuses of Genie",
+    "pack": "## Errors of Google Play's asset packs and AI packs",
 }
 CODES = DOCS / "reference" / "codes.md"
 

@@ -1,4 +1,4 @@
-"""Whichever loader or linker writes a line, one failure of one library has one cause."""
+"""Whichever loader, linker or other tool writes a line, one failure has one cause."""
 
 from __future__ import annotations
 
@@ -24,6 +24,27 @@ def test_a_line_of_a_loader_or_linker_has_its_cause(rule: str, line: str) -> Non
     assert [cause.rule for cause in causes] == [rule] * bool(rule)
     # A line may name no library: what a cause says about it is nothing then, and not a part.
     assert not [cause.detail for cause in causes if cause.detail.strip(" ,;:") != cause.detail]
+
+
+SKIPPED = "/usr/bin/ld: skipping incompatible /opt/x86/lib{0}.so when searching for -l{0}"
+NOT_FOUND = "/usr/bin/ld: cannot find -lfrob: No such file or directory"
+UNDEFINED = "a.cpp:(.text+0x5): undefined reference to `frob'"
+
+
+@pytest.mark.parametrize(
+    ("lines", "causes"),
+    [
+        ([SKIPPED.format("frob")], []),
+        ([SKIPPED.format("z"), NOT_FOUND], [("library-not-found", 2)]),
+        ([SKIPPED.format("z"), SKIPPED.format("frob"), NOT_FOUND], [("link-skipped", 2)]),
+        ([SKIPPED.format("z"), UNDEFINED], [("undefined-reference", 2)]),
+    ],
+)
+def test_a_library_that_the_linker_skips_is_a_cause_only_if_it_finds_no_other(
+    lines: list[str], causes: list[tuple[str, int]]
+) -> None:
+    explanation = explain_text("\n".join(lines), RULES)
+    assert [(cause.rule, cause.line) for cause in explanation.causes] == causes
 
 
 @pytest.mark.parametrize("form", read_loaders().form, ids=lambda form: form.matches[:60])

@@ -112,6 +112,8 @@ def test_an_error_is_recognised_in_each_form_in_which_programs_print_it(form: st
         (f'  File "x.py", line 3, in f\n    raise OSError("{DISK}")\nfine', []),
         (f'  File "x.py", line 3, in f\n    g()\n{DISK}', ["no-space"]),
         (f"step 3\n{DISK}\nstopped", ["no-space"]),
+        (f'the check expects "{DISK}" in the log', []),
+        (f'the check failed: "{DISK}"', ["no-space"]),
     ],
 )
 def test_the_lines_in_a_text_of_json_quote_as_others_do(message: str, causes: list[str]) -> None:
