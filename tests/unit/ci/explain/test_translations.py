@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ci.explain.explain import explain, explain_text
-from ci.explain.rules import list_words, read_rules
+from ci.explain.rules import DIGITS, list_words, read_rules
 from ci.explain.translations import TranslatedForm, read_translations, to_english
 from provisioning.manifest.reader import read_toml
 
@@ -20,8 +20,8 @@ LINES = [(rule, line) for rule, group in TABLE.items() for line in group["lines"
 
 
 def translate(text: str) -> str:
-    low = text.encode().lower()
-    return to_english(text.encode(), low, list_words(low)).decode()
+    shapes = text.encode().lower().translate(None, DIGITS)
+    return to_english(text.encode(), shapes, list_words(shapes)).decode()
 
 
 @pytest.mark.parametrize(("rule", "line"), LINES)
@@ -34,7 +34,7 @@ def test_a_message_in_another_language_has_the_cause_of_the_english_one(
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 def test_lines_are_shown_as_they_are_in_chunks_of_any_size(size: int) -> None:
-    log = "x\nError: 找不到指定的模块 frob\ncp: 'a': 设备上没有空间\n".encode()
+    log = "x\nError: frob: 设备或资源忙\ncp: 'a': 设备上没有空间\n".encode()
     chunks = [log[at : at + size] for at in range(0, len(log), size)]
     explanation = explain("", chunks, RULES)
     lines = log.decode().splitlines()
