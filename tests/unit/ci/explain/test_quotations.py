@@ -49,8 +49,9 @@ GENUINE = [
 ]
 # A text that is JSON, and so has quotation marks itself, is not always seen to be quoted.
 JSON = {"genie-failed"}
-# Java's crash reports start with "# A fatal error", and some shells' messages with "-bash: ".
-ODD = {"java-crashed", "windows-lines", "permission"}
+# Java's crash reports start with "# A fatal error", some shells' messages with "-bash: ", and lld's
+# remarks with ">>> ".
+ODD = {"java-crashed", "windows-lines", "permission", "link-other-cxx", "link-extern-c"}
 DISK = "OSError: [Errno 28] No space left on device"
 
 
