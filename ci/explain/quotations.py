@@ -38,7 +38,7 @@ _PREFIX = re.compile(
 _JSON = re.compile(r"[^\n{]{0,80}\{\"\w")
 _MESSAGE = re.compile(
     r"[^\n{]{0,80}\{\"(?:[^\n]{0,200}?,? ?\")?(?:msg|message|MESSAGE|log|text|line)\" ?: ?"
-    r"\"(?P<text>[^\"\\\n]*(?:\\.[^\"\\\n]*)*)\""
+    r"\"(?P<text>[^\"\\\n]*(?:\\.[^\"\\\n]*)*)\"\s*[,}]"
 )
 _ESCAPED = {"\\n": "\n", "\\t": "\t", '\\"': '"', "\\\\": "\\"}
 _QUOTE = '\\"'
