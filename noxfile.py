@@ -33,6 +33,7 @@ from ci.verbs.sessions import (  # noqa: E402
     fetch_library,
     list_nox_words,
     list_verbs,
+    require_writable_store,
     run_build,
     run_nox,
     run_runtimes,
@@ -239,6 +240,7 @@ def mutants(session: nox.Session) -> None:
 @nox.session(default=False)
 def build_runner(session: nox.Session) -> None:
     """Build the x86-64 runner against the wheel or a checkout."""
+    require_writable_store(session, "lowering")
     run_module(session, "lowering", "ci", "build", "runner", *session.posargs)
 
 

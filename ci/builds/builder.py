@@ -48,7 +48,7 @@ from provisioning.elf.facts import ElfFacts
 from provisioning.elf.qnn_build import find_headers_version
 from provisioning.files import hash_file, write_whole
 from provisioning.manifest.pairs import read_pairs
-from provisioning.store.store import explain_errors
+from provisioning.store.home import explain_errors
 from provisioning.versions import is_same
 
 SOURCE = "source"

@@ -29,7 +29,7 @@ from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.targets import find_soc
 from provisioning.quoting import shell_word, shell_words
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 from provisioning.versions import is_older, is_same
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"

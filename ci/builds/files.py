@@ -30,7 +30,7 @@ from provisioning.documents import DocumentError, read_json
 from provisioning.elf.facts import ElfError, ElfFacts
 from provisioning.errors import FailedError, UnfitError
 from provisioning.files import hash_file, staged_directory, write_whole
-from provisioning.store.store import explain_errors
+from provisioning.store.home import explain_errors
 
 T = TypeVar("T")
 PRUNED = frozenset({".git", "__pycache__", ".nox", ".mypy_cache", ".pytest_cache", "node_modules"})

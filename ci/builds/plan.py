@@ -21,8 +21,8 @@ from ci.builds.toolchains import Compilers, Tools
 from provisioning.errors import UnfitError, UsageError
 from provisioning.quoting import script_words
 from provisioning.store.collect import ORIGIN
+from provisioning.store.home import store_home
 from provisioning.store.lock import HeldLock
-from provisioning.store.store import store_home
 from provisioning.versions import is_same
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 
 def programs_home() -> Path:

@@ -50,7 +50,7 @@ from provisioning.console.progress import Progress
 from provisioning.documents import open_regular, read_text
 from provisioning.errors import DownloadError, QnnCiError, ToolError
 from provisioning.files import write_whole
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 # QNN needs glibc 2.34, so the wheels may need it too.
 PLATFORMS = (*(f"manylinux_2_{n}_x86_64" for n in range(34, 16, -1)), "manylinux2014_x86_64")

@@ -44,7 +44,7 @@ from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
 from provisioning.console.streams import terminal_shared, user_stdout
 from provisioning.errors import ToolError, UnfitError
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 READ_BYTES = 1 << 16
 

@@ -47,7 +47,8 @@ from provisioning.elf.facts import EM_QDSP6
 from provisioning.elf.qnn_build import find_headers_version
 from provisioning.errors import FailedError, QnnCiError, UsageError
 from provisioning.manifest.reader import list_toolchains, read_toolchain
-from provisioning.store.store import Store, store_home
+from provisioning.store.home import store_home
+from provisioning.store.store import Store
 from provisioning.versions import is_version, parse_version
 
 ELF, ARCHIVE = b"\x7fELF", b"PK\x03\x04"

@@ -24,7 +24,7 @@ from provisioning.errors import DownloadError, IntegrityError, UsageError
 from provisioning.fetch.download import Pin, fetch_file
 from provisioning.files import hash_file
 from provisioning.manifest.targets import read_decoders
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 
 def find_files(

@@ -24,7 +24,7 @@ from ci.diagnosis.experiments import (
 from provisioning.documents import DocumentError, read_json
 from provisioning.files import digest_sources, write_whole
 from provisioning.manifest.reader import manifests_root
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 KINDS: dict[type[Any], Any] = {
     ListRemedies: list[RemedyChoice],

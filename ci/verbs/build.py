@@ -43,7 +43,7 @@ from provisioning.errors import ExitCode, UsageError
 from provisioning.files import write_json
 from provisioning.manifest.reader import read_policy, read_profile
 from provisioning.quoting import shell_words
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = {
     Origin.CHECKOUT: prepare_checkout,

@@ -30,7 +30,7 @@ from provisioning.console.command import (
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.manifest.reader import read_policy
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

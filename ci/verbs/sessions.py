@@ -31,6 +31,8 @@ from ci.packages.locks import LARGE, ROOT, read_pairs
 from ci.verbs.environments import OTHERS, choose_runtimes
 from ci.verbs.groups import describe_sessions
 from ci.verbs.registry import RENAMED, VERBS, choose_environment
+from provisioning.errors import QnnCiError
+from provisioning.store.home import require_store
 
 # What people run without arguments. Only a policy can then be wrong.
 BARE = {"test-emulator", "test-onnx", "test-upstream", "test-llm", "audit", "fuzz"}
@@ -52,8 +54,12 @@ PROFILES = {
 # Verbs that also work without their packages: setup reports that they are missing, and init writes
 # a policy without knowing whether a .tflite file is quantized.
 WITHOUT_PACKAGES = frozenset({"setup", "init"})
+# Verbs that only read files, and need nothing of the store.
+WITHOUT_STORE = frozenset({"init", "inspect", "judge"})
 # With one of these, the sessions of a call build nothing.
 BUILD_NOTHING = frozenset({"-h", "--help", "--check", "--dry-run"})
+# With one of these, a call may need nothing that is not there already.
+MAY_FETCH_NOTHING = BUILD_NOTHING | {"--list", "--offline", "--sdk", "--adaptor"}
 
 
 def run_verb(session: nox.Session, verb: str, *words: str) -> None:
@@ -62,6 +68,8 @@ def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     if group in LARGE and needs_only_core(session, group, verb, *words):
         group = "core"
     if group in LARGE:
+        if verb not in WITHOUT_STORE:
+            require_writable_store(session, group)
         fetch_library(session, group)
     lowers = verb in {"test-emulator", "test-upstream", "audit"}
     executorch = choose_executorch(session) if lowers else ""
@@ -164,6 +172,7 @@ def run_build(session: nox.Session, verb: str, *words: str) -> None:
         if {"--check", "-h", "--help"} & {*options}:
             return
         finished.remove(session.name)  # it has yet to build
+        require_writable_store(session, "lowering")
     executorch = choose_executorch(session) if words[0] == "aot" else ""
     run_module(session, "lowering", "ci", verb, *words, executorch=executorch)
 
@@ -172,10 +181,25 @@ def run_runtimes(session: nox.Session) -> None:
     """Judge models by several runtimes, each in its own environment, and compare the results."""
     pythons = []
     for runtime, group in choose_runtimes(session.posargs).items():
+        require_writable_store(session, group)
         fetch_library(session, group)
         python = install_beside_fetch(session, group, PROFILES[runtime])
         pythons.append(f"--python={runtime}={python}")
     run_module(session, "core", "ci", "test", *pythons, *session.posargs)
+
+
+def require_writable_store(session: nox.Session, group: str) -> None:
+    """If the group's environment does not exist yet, fail the session if artifacts could not be
+    fetched into the store afterwards."""
+    require_host(session, group)
+    typed = {word.partition("=")[0] for word in session.posargs}
+    may_fetch_nothing = typed & MAY_FETCH_NOTHING or os.environ.get("QNN_CI_SDK")
+    if may_fetch_nothing or find_environment(session, group).is_complete():
+        return
+    try:
+        require_store()
+    except QnnCiError as error:
+        fail(session, error.exit_code, str(error))
 
 
 def fetch_library(session: nox.Session, group: str) -> None:

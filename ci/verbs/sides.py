@@ -30,7 +30,7 @@ from provisioning.files import (
 )
 from provisioning.manifest.pairs import read_pairs
 from provisioning.store.collect import FETCHED
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 from provisioning.versions import is_version
 
 EMULATOR, ONNX = "test_emulator", "test_onnx"

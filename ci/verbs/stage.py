@@ -22,7 +22,8 @@ from provisioning.console.progress import Progress
 from provisioning.console.user_folder import require_owned
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import list_toolchains, read_profiles
-from provisioning.store.store import Store, store_home
+from provisioning.store.home import store_home
+from provisioning.store.store import Store
 
 QNN = "qnn-"  # the prefix of artifacts with QNN's libraries
 

@@ -22,7 +22,7 @@ from provisioning.errors import UsageError
 from provisioning.files import explain_path, write_whole
 from provisioning.manifest.reader import read_profiles, read_toolchain
 from provisioning.quoting import shell_word
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 from provisioning.store.tree import encode_record
 from provisioning.versions import is_same, is_version
 

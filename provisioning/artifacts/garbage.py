@@ -13,7 +13,8 @@ from provisioning.console.progress import Progress
 from provisioning.manifest.reader import list_toolchains, read_profiles, read_toolchain
 from provisioning.manifest.releases import FileRelease
 from provisioning.store.collect import find_garbage, remove_garbage
-from provisioning.store.store import Store, explain_errors
+from provisioning.store.home import explain_errors
+from provisioning.store.store import Store
 
 
 def collect_garbage(progress: Progress, *, dry_run: bool, downloads: bool) -> Outcome:

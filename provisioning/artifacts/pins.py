@@ -32,7 +32,8 @@ from provisioning.manifest.reader import (
     parse_toml,
 )
 from provisioning.manifest.releases import FileRelease, Release, WheelRelease
-from provisioning.store.store import Store, explain_errors
+from provisioning.store.home import explain_errors
+from provisioning.store.store import Store
 from provisioning.store.tree import encode_record
 
 LOCKS = "locks"

@@ -54,7 +54,7 @@ from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain, suggest_near
 from provisioning.manifest.targets import Backend, find_htp, find_soc
 from provisioning.quoting import show_command
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 SCHEMA_VERSION = 2
 CHECKOUT_COMMIT = "executorch-commit"

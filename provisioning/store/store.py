@@ -15,20 +15,18 @@ import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.console.caller import caller_path
 from provisioning.console.process import is_ending
 from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
-from provisioning.errors import IntegrityError, StoreError, UnfitError, UsageError
+from provisioning.errors import IntegrityError, StoreError, UsageError
 from provisioning.files import (
     SPARE_BYTES,
     clear_staging,
-    explain_writes,
     free_bytes,
     is_stream,
     mib,
@@ -36,44 +34,19 @@ from provisioning.files import (
     scratch_directory,
     write_whole,
 )
+from provisioning.store.home import (
+    HOME_VARIABLE,
+    OTHERS_WRITE,
+    explain_errors,
+    make_directories,
+    store_home,
+)
 from provisioning.store.lock import HeldLock, find_callers, is_alive
 from provisioning.store.tree import DIRECTORY_MODE, Difference, Tree, encode_record, parse_tree
 
-HOME_VARIABLE = "QNN_CI_HOME"
-APPLICATION = "executorch-qnn-ci"
-FIX = f"set {HOME_VARIABLE} to a writable directory"
 TREE_FILE = "tree.json"
 LOCK_POLL_S = 0.05
-# Group and others.
-OTHERS_WRITE = 0o022
 _announced_homes: set[Path] = set()
-
-
-def store_home() -> Path:
-    """Return ``$QNN_CI_HOME``, or executorch-qnn-ci in the user's cache directory.
-
-    A relative path is relative to the directory where ./nox was called. Raises UnfitError if there
-    is no home directory, or if the path is not a directory or may not be opened.
-    """
-    configured = os.environ.get(HOME_VARIABLE)
-    try:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        home = Path(configured).expanduser() if configured else Path(cache) / APPLICATION
-    except RuntimeError as error:
-        fix = f"set {HOME_VARIABLE} or HOME to a writable directory"
-        raise UnfitError("there is no home directory", why=str(error), fix=fix) from error
-    home = caller_path(home)
-    try:
-        os.stat(f"{home}/.")  # noqa: PTH116 - the dot, which a Path drops, asks for entry
-    except PermissionError as error:
-        raise UnfitError(
-            f"the store {home} cannot be opened", why=error.strerror or "", fix=FIX
-        ) from error
-    except OSError as error:
-        if os.path.lexists(home):  # a file, or a link to nothing
-            problem = f"the path of the store, {home}, is not a directory"
-            raise UnfitError(problem, fix=FIX) from error
-    return home
 
 
 @dataclass(frozen=True)
@@ -192,7 +165,7 @@ class Store:
             for name in sorted({*names} - {""}):
                 guard = self._guard(name)
                 with explain_errors(self.home):
-                    self._make_directories()
+                    make_directories(self.home)
                     self._wait(guard, name, progress)
                 stack.callback(guard.release)
             yield
@@ -236,24 +209,6 @@ class Store:
         shared = self.home.stat().st_mode & 0o066 if self.home.is_dir() else 0
         return HeldLock(self.locks / f"{name}.lock", 0o644 | shared)
 
-    def _make_directories(self) -> None:
-        """Create the store's directories with the permissions of ``self.home``, regardless of the
-        umask.
-
-        If others can write to an existing directory of this user but not to ``self.home``, the
-        directory is also given the permissions of ``self.home``.
-        """
-        self.home.mkdir(parents=True, exist_ok=True)
-        mode = stat.S_IMODE(self.home.stat().st_mode)
-        # mkdir's mode is subject to the umask, which would close a shared store to its other users.
-        for path in (self.trees, self.downloads, self.locks, self.pins):
-            with suppress(FileExistsError):
-                path.mkdir()
-                path.chmod(mode)
-            state = path.stat()
-            if state.st_mode & OTHERS_WRITE & ~mode and state.st_uid == os.geteuid():
-                path.chmod(mode)
-
     @contextmanager
     def stage(self, key: Key) -> Iterator[Path]:
         """Yield a fresh directory in which ``key`` can be built; remove it after the block, unless
@@ -262,7 +217,7 @@ class Store:
         Leftovers of killed processes are removed first.
         """
         with explain_errors(self.home):
-            self._make_directories()
+            make_directories(self.home)
             # Private until it is published: nobody may change a file between its check and the
             # rename.
             with scratch_directory(self.trees, key.artifact, 0o700) as path:
@@ -274,7 +229,7 @@ class Store:
         is replaced. Raises StoreError.
         """
         with explain_errors(self.home):
-            self._make_directories()
+            make_directories(self.home)
             # A write to a pipe would wait for its reader.
             if path.is_symlink() or is_stream(path):
                 path.unlink()
@@ -367,13 +322,6 @@ def _is_published(published: Published) -> bool:
         return all(is_kind(path.lstat().st_mode) for path, is_kind in expected_kinds)
     except OSError:
         return False
-
-
-def explain_errors(home: Path) -> AbstractContextManager[None]:
-    """Turn an OSError in the block into a StoreError. If the disk is full, the error states the
-    free space.
-    """
-    return explain_writes(home, FIX)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -14,7 +14,8 @@ from provisioning.files import mib
 from provisioning.manifest.reader import list_toolchains, manifests_root
 from provisioning.manifest.targets import read_decoders
 from provisioning.store.collect import CachePart, find_removable, list_parts, remove_garbage
-from provisioning.store.store import Store, explain_errors
+from provisioning.store.home import explain_errors
+from provisioning.store.store import Store
 
 LOCKED = frozenset({"store", "downloads"})
 

@@ -25,7 +25,7 @@ from provisioning.doctor.policies import read_elf_policies
 from provisioning.doctor.registry import Finding
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.errors import DownloadError
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 from tests.bench.wheels import unpack_versions
 
 FILES = 350

@@ -13,7 +13,7 @@ from typing import Any
 from ci.report.write import read_report
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 LIMITS_S = {"cold": 75.0, "warm": 8.0}
 SHARED = ("store", "downloads", "locks")

@@ -22,7 +22,7 @@ from typing import Any
 from provisioning.artifacts.environment import locate_profile
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 3600.0

@@ -31,6 +31,10 @@ from ci.packages.locks import Lock
 from ci.packages.requirements import list_requirements
 from ci.verbs import sessions
 from ci.verbs.registry import VERBS
+from provisioning.console.progress import Progress
+from provisioning.errors import StoreError
+from provisioning.store.home import FIX
+from provisioning.store.store import Store
 from tests.documented.pages import ROOT
 from tests.stand_ins.users import unprivileged
 from tests.stand_ins.waits import wait_until
@@ -602,6 +606,57 @@ def test_a_fetch_ends_if_the_packages_cannot_be_installed(
     assert [failure.code for failure in linux.failures] == [4]
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "id").read_text()), 0)
+
+
+# Calls whose verb needs the store, and whether they are refused if it cannot be written.
+STORE_CALLS = (
+    ("test_emulator", (), True),
+    ("test_onnx", ("--model", "net.onnx"), True),
+    ("mend", (), True),
+    ("test", ("--model", "net.tflite"), True),
+    ("build_runner", (), True),
+    ("build_aot", (), True),
+    ("qnn_ci", ("setup", "emulator"), True),
+    ("test_emulator", ("--executorch", "1.2.0"), True),
+    ("test_emulator", ("--list",), False),
+    ("test_emulator", ("--sdk=folder",), False),
+    ("test_emulator", ("--offline",), False),
+    ("build_runner", ("--dry-run",), False),
+    ("build_aot", ("--check",), False),
+    ("qnn_ci", ("judge", "kept"), False),
+    ("plan", (), False),
+)
+
+
+@pytest.mark.parametrize(("name", "words", "is_refused"), STORE_CALLS)
+def test_a_store_that_cannot_be_written_is_refused_before_packages_are_installed(
+    linux: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    words: tuple[str, ...],
+    is_refused: bool,
+) -> None:
+    (tmp_path / "file").touch()
+    home = tmp_path / "file" / "home"  # root may write everywhere else
+    monkeypatch.setenv("QNN_CI_HOME", str(home))
+    monkeypatch.delenv("QNN_CI_SDK", raising=False)
+    session = Recorder(tmp_path, name, *words)
+    make(session, "core")
+    (tmp_path / ".nox" / "core" / "bin" / "python").write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(RefusedError) if is_refused else nullcontext() as caught:
+        run(session)
+    if not caught:
+        return
+    with pytest.raises(StoreError) as of_store, Store().lock(["qnn-runtime"], Progress()):
+        pass
+    assert str(caught.value) == str(of_store.value)
+    assert str(caught.value) == (
+        f"{home} cannot be written\n  why: {home}: Not a directory\n  fix: {FIX}"
+    )
+    assert [failure.code for failure in linux.failures] == [4]
+    assert {path.name for path in (tmp_path / ".nox").iterdir()} == {"core"}
+    assert not any("sync" in command.words for command in session.ran)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from provisioning.fetch.transfer import MismatchError
 from provisioning.files import hash_file, mib
 from provisioning.manifest.releases import FileRelease
 from provisioning.quoting import show_command
-from provisioning.store.store import HOME_VARIABLE, explain_errors
+from provisioning.store.home import HOME_VARIABLE, explain_errors
 
 TRY_AGAIN = "try again (partial downloads are kept)"
 

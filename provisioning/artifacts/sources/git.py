@@ -32,7 +32,7 @@ from provisioning.fetch.download import mirror_urls
 from provisioning.fetch.transfer import TransferPolicy, redact_url
 from provisioning.files import hash_file, leads_out, remove_tree, walk
 from provisioning.manifest.releases import GitRelease
-from provisioning.store.store import explain_errors
+from provisioning.store.home import explain_errors
 from provisioning.store.tree import DIRECTORY_MODE, GIT, TreeEntry, find_parents, scan_tree
 from provisioning.versions import is_older, parse_version
 

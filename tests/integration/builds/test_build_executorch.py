@@ -21,7 +21,7 @@ import pytest
 
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 ROOT = Path(__file__).resolve().parents[3]
 CHECKOUT = os.environ.get("EXECUTORCH_ROOT", "")

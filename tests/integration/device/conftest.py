@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from ci.device.connection import Device, open_device
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 from tests.programs import find_program, require_programs
 from tests.stand_ins.waits import wait_until
 

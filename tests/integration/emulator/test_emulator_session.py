@@ -35,7 +35,7 @@ from provisioning.console.progress import Progress
 from provisioning.doctor.survey.programs import read_program
 from provisioning.errors import UsageError
 from provisioning.files import scratch_directory
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 from tests.bench.emulator import make_home
 from tests.build.setups import make_setup
 from tests.stand_ins.waits import wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 from tests.integration.workflows.project import (
     GitHub,
     Project,

@@ -9,7 +9,7 @@ import pytest
 
 from ci.verbs.registry import VERBS
 from provisioning.console.command import run_command
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 from tests.integration.workflows.project import GitHub, commit, site_packages
 from tests.stand_ins.bad_server import BadServer
 from tests.stand_ins.quick_venv import make_python

@@ -13,7 +13,7 @@ from ci.llm.subject import find_files
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.targets import KnownDecoder, PinnedFile
-from provisioning.store.store import store_home
+from provisioning.store.home import store_home
 
 CONTENT = {"w.bin": b"weights", "t.bin": b"tokenizer"}
 

@@ -7,6 +7,7 @@ import io
 import os
 import stat
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, UnfitError
 from provisioning.store import store as stores
+from provisioning.store.home import FIX, require_store, store_home
 from provisioning.store.lock import HeldLock, find_callers, start_of
 from provisioning.store.store import (
-    FIX,
     SPARE_BYTES,
     TREE_FILE,
     Key,
@@ -25,7 +26,6 @@ from provisioning.store.store import (
     Store,
     find_published,
     link_or_copy,
-    store_home,
 )
 from provisioning.store.tree import Difference, Tree
 from tests.build.store import KEY, TREE, masked, mode_of, names_in, publish, touch
@@ -88,6 +88,43 @@ def test_a_store_that_this_user_may_not_open_is_an_error_with_a_fix(
         store_home()
     assert caught.value.what == f"the store {tmp_path}/{store} cannot be opened"
     assert (caught.value.why, caught.value.fix) == ("Permission denied", FIX)
+
+
+@pytest.mark.parametrize(
+    ("directories", "problem"),
+    [
+        ((), "home: Permission denied"),
+        (("store", "downloads", "locks", "pins"), "home/store: Permission denied"),
+        (("store", "locks"), "home/downloads: Permission denied"),
+        (("store/sdk",), ""),  # a read-only store of which everything may be there
+    ],
+)
+def test_a_store_without_content_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directories: tuple[str, ...], problem: str
+) -> None:
+    home = tmp_path / "home"
+    for directory in directories:
+        (home / directory).mkdir(parents=True)
+    for directory in (tmp_path, *tmp_path.rglob("*")):
+        directory.chmod(0o555)
+    monkeypatch.setenv("QNN_CI_HOME", str(home))
+    with unprivileged(tmp_path), pytest.raises(StoreError) if problem else nullcontext() as caught:
+        require_store()
+    if caught:
+        assert str(caught.value) == (
+            f"{home} cannot be written\n  why: {tmp_path}/{problem}\n  fix: {FIX}"
+        )
+        assert caught.value.exit_code == 4
+
+
+def test_the_directories_of_a_new_store_are_made_when_it_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "deep/home"))
+    require_store()
+    made = Store()
+    assert {*made.home.iterdir()} == {*parts_of(made)}
+    assert not [path for part in parts_of(made) for path in part.iterdir()]
 
 
 @pytest.mark.parametrize(
