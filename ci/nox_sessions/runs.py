@@ -43,9 +43,12 @@ finished: list[str] = []
 failures: list[Failure] = []
 
 
-def run_module(session: nox.Session, group: str, *words: str, executorch: str = "") -> None:
+def run_module(
+    session: nox.Session, group: str, *words: str, executorch: str = "", is_step: bool = False
+) -> None:
     """Run ``python -m WORDS`` in the environment of a dependency group. ``executorch`` selects
-    another version of ExecuTorch.
+    another version of ExecuTorch. With ``is_step``, another module prints the session's result, so
+    that stdout, such as a second JSON document, is shown only if this one fails.
 
     stderr is kept separate from the output of --json, and an interrupted verb gets time to end its
     processes. A failure is recorded for ``end_run``.
@@ -62,7 +65,10 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
         env["PATH"] = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     # As Ctrl-C does, SIGTERM lets nox wait for the verb, which ends its own processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="qnn-ci-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="qnn-ci-") as folder,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as step_output,
+    ):
         cause = Path(folder) / "cause"
         try:
             session.run(
@@ -70,11 +76,14 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
                 "-m",
                 *words,
                 env={**env, "QNN_CI_CAUSE_FILE": str(cause)},
+                stdout=step_output if is_step else None,
                 stderr=None,
                 interrupt_timeout=3,
                 terminate_timeout=10,
             )
         except CommandFailed as error:
+            step_output.seek(0)
+            sys.stdout.write(step_output.read())
             text = cause.read_text("utf-8").strip() if cause.is_file() else ""
             failures.append(Failure(session.name, error.return_code or 1, text))
             raise

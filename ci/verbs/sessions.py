@@ -168,8 +168,10 @@ def run_build(session: nox.Session, verb: str, *words: str) -> None:
     if not find_environment(session, "lowering").is_complete():
         target, *options = words
         others = [word for word in options if word != "--check"]
-        run_module(session, "core", "ci", verb, target, "--check", *others)
-        if {"--check", "-h", "--help"} & {*options}:
+        only_check = bool({"--check", "-h", "--help"} & {*options})
+        words_of_check = [verb, target, "--check", *others]
+        run_module(session, "core", "ci", *words_of_check, is_step=not only_check)
+        if only_check:
             return
         finished.remove(session.name)  # it has yet to build
         require_writable_store(session, "lowering")
@@ -214,7 +216,7 @@ def fetch_library(session: nox.Session, group: str) -> None:
     except OSError:
         session.log("libatomic.so.1 is missing, so it is built before torch is installed")
         words = [word for word in session.posargs if word == "--offline"]
-        run_module(session, "core", "ci", "fetch", "libatomic", *words)
+        run_module(session, "core", "ci", "fetch", "libatomic", *words, is_step=True)
 
 
 def install_beside_fetch(

@@ -530,6 +530,8 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
             fetched, lane = (command.words[1:] for command in session.ran)
             assert fetched == ("-m", "ci", "fetch", "libatomic", *words[2:])
             assert lane == ("-m", "ci", name.replace("_", "-"), *words)
+            is_hidden = [command.options["stdout"] is not None for command in session.ran]
+            assert is_hidden == [True, False]  # with --json, stdout has one document
             assert "libatomic.so.1" in session.said[0]
             make(session, group)
             sessions.fetch_library(session, group)
@@ -727,6 +729,46 @@ def test_a_build_is_checked_once_before_torch_is_installed(
         for group, options in calls.items()
     ]
     assert (tmp_path / ".nox/lowering").is_dir() == (built is not None)
+
+
+@pytest.mark.parametrize(
+    ("words", "codes", "shown"),
+    [
+        ((), [0, 0], "build\n"),
+        ((), [0, 3], "build\n"),
+        ((), [3], "check\n"),
+        (("--check",), [0], "check\n"),
+        (("--check",), [3], "check\n"),
+    ],
+)
+def test_a_build_session_prints_one_document(
+    linux: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    codes: list[int],
+    shown: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # without reports of an earlier build
+    session = Recorder(tmp_path, "build_aot", "--json", *words)
+    make(session, "core")
+
+    def write(options: Mapping[str, Any]) -> None:
+        ran = session.ran[-1].words
+        if "ci" in ran:
+            session.codes = codes[:1]
+            del codes[:1]
+            text = "check\n" if "--check" in ran else "build\n"
+            (options["stdout"] or sys.stdout).write(text)
+
+    session.act = write
+    is_failed = bool(codes[-1])
+    with pytest.raises(CommandFailed) if is_failed else nullcontext():
+        run(session)
+    assert capsys.readouterr().out == shown
+    assert not codes
+    assert len(linux.failures) == is_failed
 
 
 @pytest.mark.parametrize("words", [(), ("--check",)])
