@@ -103,10 +103,6 @@ ROWS = (
         "test --model net.py:factory --runtime executorch --soc QCM2290",
         "choose another SoC, or another --runtime",
     ),
-    (
-        "test --model net.py:factory --runtime executorch --soc QCM2290",
-        "choose another SoC, or another --runtime",
-    ),
     ("test-emulator --plan empty.json", "to run all cases, leave out --plan"),
     ("test-emulator --plan plan.json --model m", "leave out --plan, or "),
     ("test-emulator --policy gone.toml", "`qnn-ci init --policy-only` writes one"),

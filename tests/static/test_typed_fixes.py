@@ -60,6 +60,11 @@ def test_fixes_are_read_from_arguments_and_from_what_becomes_one() -> None:
     assert sorted(texts) == ["pass --a", "pass --b", "pass --c", "pass --d"]
 
 
+def test_no_row_is_there_twice() -> None:
+    rows = list_rows()
+    assert [row for row in {*rows} if rows.count(row) > 1] == []
+
+
 def test_each_fix_with_an_option_or_a_command_is_typed_or_has_a_reason() -> None:
     fixes = {*read_fixes()}
     untyped = {text for file, text in fixes if not is_printed(text, fixes)}
