@@ -22,8 +22,8 @@ from ci.device.onnx_board import (
 )
 from ci.device.runner import STARTS, DeviceRunner, lease_first
 from ci.onnx.options import find_backend, list_host_paths
-from ci.verbs.deploy import DEVICE, add_use, require_usable
-from ci.verbs.options import add_option, least
+from ci.verbs.deploy import add_use, require_usable
+from ci.verbs.options import DEVICE_OPTIONS, add_option, add_options
 from provisioning.console.command import MANY
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
@@ -64,23 +64,13 @@ class ReadyBoard:
 
 def add_board(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a board."""
-    add = partial(add_option, parser, DEVICE)
+    add = partial(add_option, parser, DEVICE_OPTIONS)
     text = "run the programs on a board (ssh:[USER@]HOST[:PORT]) with its own ONNX Runtime"
     add(f"{OPTION} ssh:HOST", text, again=str, **MANY)
     text = f"the board's Python that has onnxruntime-qnn; default: {PYTHON}"
     add("--board-python PYTHON", text, default=PYTHON, again=str, needs=OPTION)
     add_use(parser, "board", OPTION)
-    text = f"how often to start each program, to measure times; default: {STARTS}"
-    add(
-        "--starts N",
-        text,
-        type=int,
-        default=0,
-        check=least(0),
-        again=str,
-        digest=True,
-        needs=OPTION,
-    )
+    add_options(parser, "--starts", needs=OPTION, gaps={"--starts": f"{STARTS}"})
 
 
 def read_board(

@@ -20,7 +20,7 @@ from ci.device.connection import (
     open_device,
 )
 from ci.device.runner import STARTS, DeviceRunner, lease_first
-from ci.verbs.options import MOST, add_option, require_effect
+from ci.verbs.options import DEVICE_OPTIONS, MOST, add_option, require_effect
 from provisioning.console.command import DIR, FLAG, MANY, Outcome, between, group_options
 from provisioning.console.process import fill_script
 from provisioning.console.progress import Progress
@@ -29,7 +29,7 @@ from provisioning.manifest.targets import read_socs
 
 ROOM = 64 << 20  # bytes needed in addition to the bundle, for programs, inputs and outputs
 
-DEVICE, ON_DEVICE = "on a device", "--device or --any"  # the title of its options, what they need
+ON_DEVICE = "--device or --any"  # what the options of a device need
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a device and the bundle with its runner."""
-    add = partial(add_option, parser, DEVICE)
+    add = partial(add_option, parser, DEVICE_OPTIONS)
     add(
         "--device adb:SERIAL|ssh:HOST",
         "a phone (just adb: if only one is connected) or a board (ssh:[USER@]HOST[:PORT]);"
@@ -90,7 +90,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def add_use(parser: argparse.ArgumentParser, noun: str, needs: str) -> None:
     """Add the options that say how a device, a ``noun`` such as ``board``, is used. They need the
     option ``needs``, which chooses it."""
-    add = partial(add_option, parser, DEVICE)
+    add = partial(add_option, parser, DEVICE_OPTIONS)
     add("--place DIR", f"this project's directory on the {noun}", default="", needs=needs)
     wait = f"seconds to wait for a {noun} that is in use"
     add("--wait S", wait, type=between(0, MOST), default=0.0, needs=needs)

@@ -13,7 +13,7 @@ from ci.verbs import deploy
 from ci.verbs.built import find_built, follow_build
 from ci.verbs.lanes.emulator import LANE, EmulatorRequest
 from ci.verbs.lanes.lane import run_lane
-from ci.verbs.options import CASES, add_option, add_options, least
+from ci.verbs.options import CASES, add_option, add_options
 from ci.verbs.requests import check_arguments, make_request
 from provisioning.console.command import FILE, FLAG, HOW, TOOLS, WHAT, Outcome
 from provisioning.console.progress import Progress
@@ -53,18 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(TOOLS, "--strict", text, **FLAG)
     add_options(parser, "--sdk", "--adaptor")
     deploy.add_device(parser)
-    text = f"how often to start each program on a device, to measure times; default: {STARTS}"
-    add(
-        deploy.DEVICE,
-        "--starts N",
-        text,
-        type=int,
-        default=0,
-        check=least(0),
-        again=str,
-        digest=True,
-        needs=deploy.ON_DEVICE,
-    )
+    add_options(parser, "--starts", needs=deploy.ON_DEVICE, gaps={"--starts": f"{STARTS}"})
     gaps = {"--suite": "the known faults instead of cases", "--filter": "known faults"}
     add_options(parser, "--suite", choices=[FAULTS], gaps=gaps)
     add_options(parser, "--filter", needs="--suite", gaps=gaps)

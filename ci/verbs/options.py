@@ -212,6 +212,7 @@ def check_choice(flag: str, value: str) -> None:
         read_choice(adaptor=value)
 
 
+DEVICE_OPTIONS = "on a device"  # the title of the options for phones and boards
 MODELS = "a model's name, a glob, {}; repeatable"
 Text = str | Callable[[], str]
 # A function instead of a value is called when the option is added. A verb may fill a gap in a help.
@@ -330,6 +331,18 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
         TOOLS,
         "a supported version of ExecuTorch, for which `./nox -s` creates an environment",
         {"default": "", "metavar": "VERSION"},
+    ),
+    "--starts": (
+        DEVICE_OPTIONS,
+        "how often to start each program, to measure times; default: {}",
+        {
+            "type": int,
+            "default": 0,
+            "metavar": "N",
+            "check": least(0),
+            "again": str,
+            "digest": True,
+        },
     ),
     **{
         flag: (
