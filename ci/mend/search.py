@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -77,6 +77,7 @@ Answer: TypeAlias = "list[Attempt] | Mixtures | Case | None"
 Asks = finding.Question
 OF_PRECISION = (Asks.QUANTIZED, Asks.TASK, Asks.PROOF)
 OF_FAULTS = (Asks.FAITHFUL, Asks.BUDGET, Asks.LOWERED)
+OF_OUTPUTS = (Asks.FAITHFUL, Asks.QUANTIZED, Asks.TASK)
 OF_SCHEME = (*OF_PRECISION, *OF_FAULTS, Asks.RUN)
 
 
@@ -280,16 +281,21 @@ class Search:
 
 
 def is_better(case: Case, reference: Case) -> bool:
-    """Return whether a verdict is better than another one: green, or with outputs, or with fewer
-    nodes on the CPU, or with a higher SQNR. With as many nodes on the CPU, one that is green must
-    have gained some accuracy, too: a program of 42.7 dB once turned green with 42.7 dB."""
-    *grades, quality_db = rank(case)
-    *reference_grades, reference_db = rank(reference)
-    if grades[1:] == reference_grades[1:] and grades > reference_grades:
+    """Return whether a verdict is better than another one: green, or with outputs, or with right
+    outputs, or with fewer nodes on the CPU, or with a higher SQNR. With as many nodes on the CPU,
+    one that is green or right must have gained some accuracy, too: a program of 42.7 dB once turned
+    green with 42.7 dB."""
+    grade, quality_db = rank(case)
+    reference_grade, reference_db = rank(reference)
+    if grade == reference_grade:
+        return quality_db >= reference_db + LEAST_GAIN_DB
+    runs_alike = (grade.has_outputs, grade.below_zero_on_cpu) == (
+        reference_grade.has_outputs,
+        reference_grade.below_zero_on_cpu,
+    )
+    if grade > reference_grade and runs_alike:
         return has_gained(case, reference)
-    if grades != reference_grades:
-        return grades > reference_grades
-    return quality_db >= reference_db + LEAST_GAIN_DB
+    return grade > reference_grade
 
 
 def has_gained(case: Case, reference: Case) -> bool:
@@ -337,16 +343,31 @@ def drop_unknown(figures: Mapping[str, float | None]) -> dict[str, float]:
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def rank(case: Case) -> tuple[bool, bool, int, float]:
-    """Return what a verdict is worth: whether it is green, whether there are outputs, the number of
-    nodes on the CPU below zero, and the SQNR in dB, or the percentage of equal elements if it is
-    lower."""
+class Grade(NamedTuple):
+    """What a verdict is worth, the most important first. ``is_right`` is whether no finding is
+    about the outputs, as of a program that is red for its nodes on the CPU. ``below_zero_on_cpu``
+    is the number of these nodes below zero, and 0 without outputs."""
+
+    is_green: bool
+    has_outputs: bool
+    is_right: bool
+    below_zero_on_cpu: int
+
+
+def rank(case: Case) -> tuple[Grade, float]:
+    """Return what a verdict is worth, and the SQNR in dB, or the percentage of equal elements if it
+    is lower."""
     figures = (case.judgement.sqnr_db, case.judgement.equal and 100 * case.judgement.equal)
     worst = min((figure for figure in figures if figure is not None), default=None)
     has_outputs = worst is not None
     cpu_nodes = case.program.fallback_nodes or 0
-    is_green = case.judgement.status is Status.PASSED
-    return is_green, has_outputs, -cpu_nodes if has_outputs else 0, worst or 0.0
+    grade = Grade(
+        case.judgement.status is Status.PASSED,
+        has_outputs,
+        has_outputs and not any(item.question in OF_OUTPUTS for item in case.judgement.findings),
+        -cpu_nodes if has_outputs else 0,
+    )
+    return grade, worst or 0.0
 
 
 def advance(search: Generator[Question, Answer, None], answer: Answer) -> Question | None:

@@ -12,7 +12,16 @@ import pytest
 from msgspec.structs import replace
 
 from ci.facts.finding import Finding, Proof, advise
-from ci.facts.kinds import ELEMENTS, METRIC_DROP, NOISE, QUANTIZED_BADLY, FindingId
+from ci.facts.kinds import (
+    ELEMENTS,
+    METRIC_DROP,
+    NOISE,
+    NOT_LOWERED,
+    ON_CPU,
+    OVER_BUDGET,
+    QUANTIZED_BADLY,
+    FindingId,
+)
 from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Graph, Node
 from ci.mend.mixture_search import MOST_TRIALS, Unit, choose_mixtures, count_products
 from ci.mend.search import Judge, Mix, Recipe, Search, Survey, advance, is_better
@@ -20,7 +29,14 @@ from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
 from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
-from ci.report.schema import Case, ChannelFigures, JudgementFacts, OutputFigures, Status
+from ci.report.schema import (
+    Case,
+    ChannelFigures,
+    JudgementFacts,
+    OutputFigures,
+    ProgramFacts,
+    Status,
+)
 
 PARTS = (Part(Scheme.A16W8, node="add"),)
 ROWS = {"helps": (), "cures": ("QNN2001",), "breaks": (), "absent": (), "mask": ()}
@@ -180,6 +196,44 @@ def test_a_case_that_turns_green_is_better_only_if_its_outputs_have_gained(
     red = Case(model="net", scheme="fp16", soc="SM8650", judgement=before)
     after = replace(before, status=Status.PASSED, findings=(), **figures)
     assert is_better(replace(red, judgement=after), red) is is_cured
+
+
+def make_case(
+    sqnr_db: float | None, findings: tuple[FindingId, ...], cpu_nodes: int | None = None
+) -> Case:
+    status = Status.FAILED if findings else Status.PASSED
+    texts = tuple(kind.find("it is wrong") for kind in findings)
+    judgement = JudgementFacts(status=status, sqnr_db=sqnr_db, findings=texts)
+    program = ProgramFacts(fallback_nodes=cpu_nodes)
+    return Case(model="net", scheme="fp16", soc="SM8650", judgement=judgement, program=program)
+
+
+# The best one first
+ORDER = (
+    make_case(60.0, ()),
+    make_case(60.0, (ON_CPU,), 1),
+    make_case(61.5, (OVER_BUDGET, ON_CPU), 3),
+    make_case(60.0, (ON_CPU,), 3),
+    make_case(20.0, (NOISE,), 0),
+    make_case(10.0, (METRIC_DROP,), 0),
+    make_case(30.0, (ON_CPU, NOISE), 1),
+    make_case(30.0, (ON_CPU, QUANTIZED_BADLY), 3),
+    make_case(None, (NOT_LOWERED,)),
+)
+
+
+@pytest.mark.parametrize("place", range(len(ORDER) - 1))
+def test_right_outputs_are_better_than_fewer_nodes_on_the_cpu(place: int) -> None:
+    better, *worse_cases = ORDER[place:]
+    for worse in worse_cases:
+        assert is_better(better, worse)
+        assert not is_better(worse, better)
+
+
+def test_outputs_that_are_no_longer_called_wrong_must_have_gained() -> None:
+    wrong = make_case(42.7, (ON_CPU, NOISE), 3)
+    assert not is_better(make_case(42.7, (ON_CPU,), 3), wrong)
+    assert is_better(make_case(43.7, (ON_CPU,), 3), wrong)
 
 
 def test_without_figures_the_verdict_decides_whether_a_case_is_better() -> None:
