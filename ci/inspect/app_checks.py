@@ -387,9 +387,16 @@ def see_excluded(number: str, unit: AppUnit) -> Iterator[Seen]:
         names = [] if requested else [name for name in patterns if name not in names]
     if names and unit.gradle:
         where = f"{unit.name}: {unit.gradle.file}"
-        others_text = _count_others(names)
+        scope = f"does not match {names[0]}"  # such as libQnnSystem.so, which has no version
+        if any(map(HTP_PART.fullmatch, names)):
+            scope = "only matches Hexagon versions for which the app is not made"
         yield seen(
-            names[0], where, others=others_text, file=unit.gradle.file, pattern=patterns[names[0]]
+            names[0],
+            where,
+            others=_count_others(names),
+            file=unit.gradle.file,
+            pattern=patterns[names[0]],
+            scope=scope,
         )
 
 

@@ -387,6 +387,29 @@ def test_each_fault_is_found_in_a_real_app(
     assert code not in {finding.id for finding in judge(near, tmp_path / "2", *socs)}
 
 
+OF_VERSIONS = "only matches Hexagon versions for which the app is not made"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "scope"),
+    [
+        ("**/libQnnHtpV75Skel.so", "libQnnHtpV75Skel.so", OF_VERSIONS),
+        ("**/libQnnHtp*.so", "libQnnHtp.so", OF_VERSIONS),
+        ("**/libQnnSystem.so", "libQnnSystem.so", "does not match libQnnSystem.so"),
+        ("**/libQnnHtp.so", "libQnnHtp.so", "does not match libQnnHtp.so"),
+    ],
+)
+def test_the_fix_of_a_pattern_fits_what_it_excludes(
+    pattern: str, subject: str, scope: str, tmp_path: Path
+) -> None:
+    make = sources(LEGACY, KEEPS, f"jniLibs {{ excludes += '{pattern}' }}")
+    findings = judge(make(tmp_path / "a"), tmp_path / "b", "SM8650")
+    (found,) = [finding for finding in findings if finding.id == "QNN894"]
+    assert found.subject == subject
+    assert found.fix.startswith("remove the pattern from excludes in ")
+    assert found.fix.endswith(f", or write one that {scope}")
+
+
 @pytest.mark.parametrize(
     ("make", "soc", "expected"),
     [
