@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from ci.cases.limited import run_limited
 from ci.cases.spec import CaseSpec
@@ -29,9 +30,19 @@ def fit_litert(spec: CaseSpec, label: str, timeout_s: float) -> LitertFit:
     return run_limited(partial(_fit, spec), label, timeout_s=timeout_s, fix=SIMPLER)
 
 
-def _fit(spec: CaseSpec) -> LitertFit:
-    from pathlib import Path
+def ask_quantized(path: Path) -> bool:
+    """Return whether a .tflite file is quantized. Raises UsageError if it cannot be read."""
+    return run_limited(partial(_ask_quantized, path), path.name)
 
+
+def _ask_quantized(path: Path) -> bool:
+    from ci.graphs.litert_file import read_model
+    from ci.litert.source import is_quantized, read_litert
+
+    return is_quantized(read_model(read_litert(path)))
+
+
+def _fit(spec: CaseSpec) -> LitertFit:
     from ci.graphs.litert_file import describe_free_axes, read_model
     from ci.litert.source import (
         check_model,

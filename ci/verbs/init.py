@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from ci.cases.spec import FILE_VERBS, find_models
+from ci.litert.reading import ask_quantized
 from ci.models.schemes import MODEL_FILES, ONNX
 from ci.models.source_lines import find_repository
 from ci.onnx.reading import suggest_shapes_line
@@ -233,10 +234,7 @@ def choose_scheme(verb: str, path: Path, notes: list[str]) -> str:
             " quantized: the limits in its policy are for fp16; for a quantized file, use asis"
         )
         return "fp16"
-    from ci.graphs.litert_file import read_model
-    from ci.litert.source import is_quantized, read_litert
-
-    return "asis" if is_quantized(read_model(read_litert(path))) else "fp16"
+    return "asis" if ask_quantized(path) else "fp16"
 
 
 def write_shapes(path: Path, notes: list[str]) -> str:

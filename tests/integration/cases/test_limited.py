@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from ci.cases.limited import run_limited
+from ci.cases.limited import TIMEOUT_S, run_limited
 from ci.cases.spec import CaseSpec
 from ci.inspect.files import unpack_files
-from ci.litert.reading import fit_litert
+from ci.litert.reading import ask_quantized, fit_litert
 from ci.llm import tiny
 from ci.llm.tokenizers import TextQuestion, ask_tokenizer
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from provisioning.documents import read_user_file
 from provisioning.errors import DefectError, ExitCode, FailedError, QnnCiError, UsageError
+from tests.stand_ins.clocks import expire_when
 from tests.stand_ins.waits import wait_for_end, wait_for_text
 
 ROOT = Path(__file__).parents[3]
@@ -66,7 +67,7 @@ def test_an_interrupt_ends_a_job(tmp_path: Path, number: signal.Signals) -> None
     )
     code = f"""
 import functools
-from ci.cases.limited import run_limited
+from ci.cases.limited import TIMEOUT_S, run_limited
 from provisioning.console.interrupts import catch_signals
 catch_signals()
 run_limited(functools.partial(exec, {job!r}), "it")
@@ -79,7 +80,7 @@ run_limited(functools.partial(exec, {job!r}), "it")
     wait_for_end(pid)
 
 
-MODULES = {"onnx", "onnxruntime", "torch", "tokenizers", "sentencepiece"}
+MODULES = {"onnx", "onnxruntime", "torch", "tokenizers", "sentencepiece", "ai_edge_litert"}
 CALL = f"""
 import sys
 from ci.__main__ import main
@@ -120,6 +121,17 @@ def test_verbs_do_not_read_onnx_files_in_their_own_process(tmp_path: Path) -> No
         shown, last = call_verb(tmp_path, *words)
         assert message in shown, shown
         assert last == str(int(code)), (words, last, shown)
+
+
+def test_init_does_not_read_litert_files_in_its_own_process(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
+    from ci.litert.suite import make_model
+
+    (tmp_path / "net.tflite").write_bytes(make_model("convolution_int8"))
+    (tmp_path / ".git").mkdir()
+    shown, last = call_verb(tmp_path, "init", "--model", "net.tflite", "--policy-only")
+    assert last == str(int(ExitCode.OK)), shown
+    assert "[models.net.limits.asis]" in (tmp_path / "qnn.toml").read_text()
 
 
 def test_a_file_on_which_litert_crashes_is_refused(tmp_path: Path) -> None:
@@ -195,3 +207,54 @@ def test_the_verb_refuses_a_hostile_tokenizer(tmp_path: Path) -> None:
     assert "the tokenizer tokenizer.json cannot be read" in shown
     assert "Traceback" not in shown
     assert last == str(int(ExitCode.USAGE))
+
+
+HANGING = """
+import importlib, os, threading
+from pathlib import Path
+
+def hang(*_):
+    Path({hung!r}).touch()
+    threading.Event().wait()
+
+if "QNN_CI_LIMITED" in os.environ:  # in the process that reads the file
+    setattr(importlib.import_module("ci.litert.{module}"), "{name}", hang)
+"""
+
+
+def read_to_fit(path: Path) -> object:
+    return fit_litert(CaseSpec("net", Scheme.ASIS, "SM8650", Source(str(path))), "net.tflite", 7)
+
+
+@pytest.mark.parametrize(
+    ("read", "step", "limit_s"),
+    [
+        (read_to_fit, "source.read_litert", 7),
+        (read_to_fit, "split.list_unknown", 7),
+        (read_to_fit, "source.load_litert", 7),
+        (ask_quantized, "source.read_litert", TIMEOUT_S),
+        (ask_quantized, "source.is_quantized", TIMEOUT_S),
+    ],
+)
+def test_a_litert_file_whose_reading_does_not_end_is_refused(
+    read: Callable[[Path], object],
+    step: str,
+    limit_s: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed in this environment")
+    from ci.litert.suite import make_model
+
+    (tmp_path / "net.tflite").write_bytes(make_model("dense"))
+    module, name = step.split(".")
+    hung = tmp_path / "hung"
+    code = HANGING.format(hung=str(hung), module=module, name=name)
+    (tmp_path / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with monkeypatch.context() as patch:
+        expire_when(patch, hung.exists)
+        with pytest.raises(UsageError) as raised:
+            read(tmp_path / "net.tflite")
+    assert raised.value.what == "net.tflite cannot be read"
+    assert raised.value.why.startswith(f"did not end within {limit_s:g} s")
