@@ -161,9 +161,9 @@ def describe_sessions(command: str, documented: Mapping[str, str]) -> str:
     to their docstrings. Sessions without a row come last."""
     width = max(len(row.session) for purpose in PURPOSES for row in purpose.rows)
     remaining = dict(documented)
-    blocks = [
-        f"usage: {command} -s SESSION... [-- ARGUMENTS]\n       {command} -s SESSION -- --help\n"
-    ]
+    forms = ("SESSION... [-- ARGUMENTS]", "SESSION -- --help", "qnn_ci -- help JOB")
+    first, *others = (f"{command} -s {form}\n" for form in forms)
+    blocks = ["       ".join([f"usage: {first}", *others])]
     for purpose in PURPOSES:
         lines = []
         for row in filter(lambda row: row.session, purpose.rows):
@@ -171,7 +171,9 @@ def describe_sessions(command: str, documented: Mapping[str, str]) -> str:
             text = row.line or (verb.help if verb else shorten_doc(remaining.get(row.session, "")))
             remaining.pop(row.session, None)
             lines.append(f"  {row.session:<{width}}  {text}\n")
-        blocks.append(f"{purpose.title}\n{''.join(lines)}")
+        has_help = any(row.verb for row in purpose.rows)
+        title = f"{purpose.title} (help {purpose.name})" if has_help else purpose.title
+        blocks.append(f"{title}\n{''.join(lines)}")
     if remaining:
         lines = [f"  {name:<{width}}  {shorten_doc(text)}\n" for name, text in remaining.items()]
         blocks.append(f"others\n{''.join(lines)}")

@@ -65,6 +65,9 @@ def test_each_line_fits_a_usual_terminal(capsys: pytest.CaptureFixture[str]) -> 
         assert [line for line in text.splitlines() if len(line) > COLUMNS] == []
         starts = [text.index(f"{purpose.title}") for purpose in PURPOSES if purpose.title in text]
         assert starts == sorted(starts)
+        assert "qnn_ci -- help JOB" in text or "-m ci help JOB" in text
+        for group in group_verbs():
+            assert f"{group.title} (help {group.name})\n" in text
 
 
 def test_a_session_without_a_group_is_listed_last() -> None:
