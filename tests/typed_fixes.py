@@ -356,6 +356,21 @@ TYPED_BY = {
         "tests/integration/signing/test_failures.py::"
         "test_unrecognised_signature_fails_unless_it_is_accepted"
     ),
+    "use a smaller model, or raise --timeout-s": (
+        "tests/integration/cases/test_limited.py::"
+        "test_a_file_whose_reading_does_not_end_in_time_is_refused"
+    ),
+    (
+        "choose another directory for --keep-artifacts, on a disk with enough free space"
+    ): "tests/unit/ci/cases/test_pipeline.py::"
+    "test_another_directory_than_that_on_a_full_disk_keeps_the_artifacts",
+    (
+        "change the model; if it is only slow to compile, raise --timeout-s"
+    ): "tests/unit/ci/litert/test_plugin.py::"
+    "test_a_plugin_that_is_only_slow_compiles_with_a_higher_limit",
+    (
+        "change the manifest by hand, then run `qnn-ci lock {name} --write`"
+    ): f"{ARTIFACTS}::test_the_hint_about_a_manifest_that_cannot_be_rewritten_is_typed",
     (
         "install Python 3.11 (`uv python install 3.11`), or pass a Python older than 3.12 with"
         " --signer-python or {PYTHON_VARIABLE}"
@@ -383,19 +398,12 @@ LEFT = {
         "set --runner to a command that runs it on such a device; the program is kept next to the"
         " report, in qnn/{self.spec.slug}"
     ): "needs a device whose GPU or LPAI runs the program",
-    "use a smaller model, or raise --timeout-s": "needs weights that are read for seconds",
-    (
-        "choose another directory for --keep-artifacts, on a disk with enough free space"
-    ): "needs a disk that becomes full during a run",
     (
         "run without --saver: this QNN version writes another format, or Saver was stopped"
     ): "needs a QNN whose Saver writes another format",
     (
         "check that the engine can start a container: `docker run --rm {base} true`"
     ): "needs a Docker engine that fails",
-    (
-        "change the model; if it is only slow to compile, raise --timeout-s"
-    ): "needs a model that LiteRT's plugin compiles for minutes",
     (
         "use a --prompt after which more steps have one token that is far better than others"
     ): "nobody knows such a prompt for a bundle whose controls are accepted",
@@ -409,9 +417,6 @@ LEFT = {
     (
         "`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
     ): "needs a red model; the README's is mended by its command",
-    (
-        "change the manifest by hand, then run `qnn-ci lock {name} --write`"
-    ): "needs a manifest of this project that is damaged",
     (
         "`qnn-ci {mend_command}` finds operators to compute in float"
     ): "needs a red quantized model; that of docs/guides/mend.md is mended by its command",

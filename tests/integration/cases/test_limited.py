@@ -20,6 +20,7 @@ from ci.cases.spec import CaseSpec
 from ci.inspect.files import unpack_files
 from ci.litert.reading import ask_quantized, fit_litert
 from ci.llm import tiny
+from ci.llm.subject import read_dimensions
 from ci.llm.tokenizers import TextQuestion, ask_tokenizer
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -209,52 +210,69 @@ def test_the_verb_refuses_a_hostile_tokenizer(tmp_path: Path) -> None:
     assert last == str(int(ExitCode.USAGE))
 
 
-HANGING = """
+HANGING_ONCE = """
 import importlib, os, threading
 from pathlib import Path
 
-def hang(*_):
-    Path({hung!r}).touch()
-    threading.Event().wait()
+def hang_once(*arguments):
+    hung = Path({hung!r})
+    if not hung.exists():
+        hung.touch()
+        threading.Event().wait()
+    return original(*arguments)
 
 if "QNN_CI_LIMITED" in os.environ:  # in the process that reads the file
-    setattr(importlib.import_module("ci.litert.{module}"), "{name}", hang)
+    module = importlib.import_module("ci.{module}")
+    original, module.{name} = module.{name}, hang_once
 """
+RAISE = "use a smaller model, or raise --timeout-s"
 
 
-def read_to_fit(path: Path) -> object:
-    return fit_litert(CaseSpec("net", Scheme.ASIS, "SM8650", Source(str(path))), "net.tflite", 7)
+def read_to_fit(path: Path, timeout_s: float) -> object:
+    spec = CaseSpec("net", Scheme.ASIS, "SM8650", Source(str(path)))
+    return fit_litert(spec, path.name, timeout_s)
+
+
+def read_for_init(path: Path, _: float) -> object:
+    return ask_quantized(path)
 
 
 @pytest.mark.parametrize(
-    ("read", "step", "limit_s"),
+    ("read", "step", "limit_s", "fix"),
     [
-        (read_to_fit, "source.read_litert", 7),
-        (read_to_fit, "split.list_unknown", 7),
-        (read_to_fit, "source.load_litert", 7),
-        (ask_quantized, "source.read_litert", TIMEOUT_S),
-        (ask_quantized, "source.is_quantized", TIMEOUT_S),
+        (read_to_fit, "litert.source.read_litert", 7, RAISE),
+        (read_to_fit, "litert.split.list_unknown", 7, RAISE),
+        (read_to_fit, "litert.source.load_litert", 7, RAISE),
+        (read_for_init, "litert.source.read_litert", TIMEOUT_S, ""),
+        (read_for_init, "litert.source.is_quantized", TIMEOUT_S, ""),
+        (read_dimensions, "llm.subject.require_form", 7, RAISE),
     ],
 )
-def test_a_litert_file_whose_reading_does_not_end_is_refused(
-    read: Callable[[Path], object],
+def test_a_file_whose_reading_does_not_end_in_time_is_refused(
+    read: Callable[[Path, float], object],
     step: str,
     limit_s: float,
+    fix: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed in this environment")
-    from ci.litert.suite import make_model
+    path = TINY / "weights.bin"
+    if read is read_dimensions:
+        pytest.importorskip("torch", reason="torch is not installed in this environment")
+    else:
+        pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
+        from ci.litert.suite import make_model
 
-    (tmp_path / "net.tflite").write_bytes(make_model("dense"))
-    module, name = step.split(".")
-    hung = tmp_path / "hung"
-    code = HANGING.format(hung=str(hung), module=module, name=name)
+        path = tmp_path / "net.tflite"
+        path.write_bytes(make_model("dense"))
+    hung, (module, _, name) = tmp_path / "hung", step.rpartition(".")
+    code = HANGING_ONCE.format(hung=str(hung), module=module, name=name)
     (tmp_path / "sitecustomize.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with monkeypatch.context() as patch:
         expire_when(patch, hung.exists)
-        with pytest.raises(UsageError) as raised:
-            read(tmp_path / "net.tflite")
-    assert raised.value.what == "net.tflite cannot be read"
+        with pytest.raises(UsageError, match="cannot be read") as raised:
+            read(path, 7)
     assert raised.value.why.startswith(f"did not end within {limit_s:g} s")
+    assert raised.value.fix.endswith(fix)
+    assert read(path, 600) is not None

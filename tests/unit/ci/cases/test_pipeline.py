@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from ci.cases.facts import CaseFacts
 from ci.cases.forked import DiedError
 from ci.cases.judged import CaseJudge
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
-from ci.cases.pipeline import CaseRun, describe_departure
+from ci.cases.pipeline import CaseRun, describe_departure, keep_artifacts
 from ci.cases.policy import read_emulator_policy
 from ci.cases.pool import Ended
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
@@ -425,3 +426,30 @@ def test_experiments_are_made_with_a_model_whose_process_dies_or_does_not_end_wh
     assert asked == [(not exceeded, exceeded)] * is_asked
     (finding,) = result.case.judgement.findings
     assert any(cause.certainty is Certainty.PROVEN for cause in finding.causes) is is_asked
+
+
+def test_another_directory_than_that_on_a_full_disk_keeps_the_artifacts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "case").mkdir()
+    (tmp_path / "case" / "lower.log").write_text("a line\n")
+    full, roomy = tmp_path / "full" / "mlp", tmp_path / "roomy" / "mlp"
+    copy_tree = shutil.copytree
+
+    def copy(source: Path, target: Path, **options: Any) -> Path:
+        if target.is_relative_to(full.parent):
+            reason = str(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{target}"))
+            raise shutil.Error([(f"{source}", f"{target}", reason)])
+        return copy_tree(source, target, **options)
+
+    monkeypatch.setattr(shutil, "copytree", copy)
+    with pytest.raises(StoreError) as raised:
+        keep_artifacts(tmp_path / "case", full)
+    assert raised.value.is_full
+    assert raised.value.fix == (
+        "free some space, or choose another directory for --keep-artifacts, on a disk with enough"
+        " free space"
+    )
+    assert not full.exists()
+    keep_artifacts(tmp_path / "case", roomy)
+    assert (roomy / "lower.log").read_text() == "a line\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -186,6 +187,20 @@ def compile_with(folder: Path, timeout_s: float = 600) -> plugin.PluginResult:
         log=folder / "lower.log",
         timeout_s=timeout_s,
     )
+
+
+def test_a_plugin_that_is_only_slow_compiles_with_a_higher_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, f"read word <{tmp_path}/end; echo model > ${{3#--o=}}", monkeypatch)
+    os.mkfifo(tmp_path / "end")
+    with pytest.raises(CompilerError) as raised:
+        compile_with(tmp_path, timeout_s=1)
+    assert raised.value.fix.endswith("if it is only slow to compile, raise --timeout-s")
+    with ThreadPoolExecutor() as pool:
+        pool.submit((tmp_path / "end").write_text, "end\n")  # when the plugin reads it
+        compile_with(tmp_path, timeout_s=600)
+    assert (tmp_path / "compiled.tflite").read_text() == "model\n"
 
 
 def test_the_plugin_finds_the_library_that_it_names_and_its_messages_are_kept_apart(

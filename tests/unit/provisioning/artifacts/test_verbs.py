@@ -223,6 +223,23 @@ def test_hints_about_a_lock_a_version_and_a_full_disk_are_typed(
     assert "free some space, run `qnn-ci cache gc`, or set" in join(run_verb("fetch", "sdk").err)
 
 
+def test_the_hint_about_a_manifest_that_cannot_be_rewritten_is_typed(
+    sdk: Workspace, typed_hints: Typist
+) -> None:
+    own_archive = sdk.archive.rename(sdk.root / "own-1.2.3.zip")
+    newer_archive = sdk.root / "own-1.3.0.zip"
+    write(newer_archive, pack_zip(FILES | {"sdk.yaml": b"version: 1.3.0\n"}))
+    sdk.describe(archive=own_archive, filename="sdk-1.2.3.zip")
+    sdk.manifest.write_text(f'# default = "1.2.3"\n{sdk.manifest.read_text()}')
+    ended = run_verb("update", "sdk@1.3.0", "--trust-first-use")
+    assert "change the manifest by hand, then run `qnn-ci lock sdk --write`" in join(ended.err)
+    assert typed_hints.find_faults() == []
+    # By hand
+    sdk.describe(archive=newer_archive, filename="sdk-1.3.0.zip", pinned=False)
+    sdk.manifest.write_text(sdk.manifest.read_text().replace("1.2.3", "1.3.0"))
+    assert run_verb("lock", "sdk", "--trust-first-use", "--write").code == ExitCode.OK
+
+
 def join(text: str) -> str:
     return " ".join(text.replace("python -m provisioning", "qnn-ci").split())
 
