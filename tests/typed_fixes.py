@@ -356,6 +356,10 @@ TYPED_BY = {
         "tests/integration/signing/test_failures.py::"
         "test_unrecognised_signature_fails_unless_it_is_accepted"
     ),
+    (
+        "`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
+    ): "tests/integration/emulator/test_quoted_folder.py::"
+    "test_a_model_below_a_quoted_folder_is_mended",
     "use a smaller model, or raise --timeout-s": (
         "tests/integration/cases/test_limited.py::"
         "test_a_file_whose_reading_does_not_end_in_time_is_refused"
@@ -414,9 +418,6 @@ LEFT = {
         "check --filter, -k and --deselect; names are such as"
         " TestQNNQuantizedOperator::test_qnn_backend_relu"
     ): "needs ExecuTorch's tests; docs/guides/upstream.md types --filter",
-    (
-        "`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
-    ): "needs a red model; the README's is mended by its command",
     (
         "`qnn-ci {mend_command}` finds operators to compute in float"
     ): "needs a red quantized model; that of docs/guides/mend.md is mended by its command",

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ci.report.write import read_report
+from ci.verbs.registry import VERBS
+from provisioning.errors import ExitCode
 from tests.stand_ins.runs import ROOT, run_to_end
+from tests.typed_hints import read_fix
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
@@ -48,9 +52,20 @@ def test_a_model_below_a_quoted_folder_is_mended(
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "QNN_CI_CALLER_DIR": str(folder)}
     qnn_ci = [sys.executable, "-m", "ci"]
 
-    mended = run_to_end(
-        [*qnn_ci, "mend", "--model", model, "--scheme", scheme], timeout_s=1800, env=environment
+    words = [lane, "--model", model, "--scheme", scheme]
+    reports = ["--reports", str(folder / "reports")]
+    run_to_end(
+        [*qnn_ci, *words, *reports], timeout_s=1800, codes={ExitCode.FAILED}, env=environment
     )
+    (case,) = read_report(folder / "reports" / lane.replace("-", "_")).cases
+    (fix,) = [
+        remedy.text
+        for remedy in case.judgement.findings[0].remedies
+        if "tries known rewrites of the model, and proves the result" in remedy.text
+    ]
+    (typed,) = read_fix(VERBS, words, fix)
+    assert typed[:3] == ("mend", "--model", model)
+    mended = run_to_end([*qnn_ci, *typed], timeout_s=1800, env=environment)
     assert "0 of 1 case green before, 1 after" in mended
 
     judged = run_to_end(
