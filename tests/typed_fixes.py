@@ -357,6 +357,10 @@ TYPED_BY = {
         "test_unrecognised_signature_fails_unless_it_is_accepted"
     ),
     (
+        "check --filter, -k and --deselect; names are such as"
+        " TestQNNQuantizedOperator::test_qnn_backend_relu"
+    ): f"{SUITE}::test_a_fake_suite_has_every_outcome_and_the_failed_ones_run_again",
+    (
         "`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
     ): "tests/integration/emulator/test_quoted_folder.py::"
     "test_a_model_below_a_quoted_folder_is_mended",
@@ -414,10 +418,6 @@ LEFT = {
     (
         "compile it first: `test_onnx` with --keep-artifacts keeps the context model"
     ): "a line of an answer; docs/guides/onnx.md types it",
-    (
-        "check --filter, -k and --deselect; names are such as"
-        " TestQNNQuantizedOperator::test_qnn_backend_relu"
-    ): "needs ExecuTorch's tests; docs/guides/upstream.md types --filter",
     (
         "`qnn-ci {mend_command}` finds operators to compute in float"
     ): "needs a red quantized model; that of docs/guides/mend.md is mended by its command",

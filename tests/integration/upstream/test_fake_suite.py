@@ -25,9 +25,13 @@ ENDS = {
 }
 
 
-def run(folder: Path, *words: str) -> Report:
+def list_words(folder: Path, *words: str) -> list[str]:
     arguments = ["test-upstream", "--source", str(FAKE), "--reports", str(folder), "--jobs", "2"]
-    assert main([*arguments, "--timeout-s", "30", *words]) == ExitCode.FAILED
+    return [*arguments, "--timeout-s", "30", *words]
+
+
+def run(folder: Path, *words: str) -> Report:
+    assert main(list_words(folder, *words)) == ExitCode.FAILED
     return read_report(folder / "upstream")
 
 
@@ -37,7 +41,9 @@ def by_name(report: Report) -> dict[str, Case]:
 
 @pytest.mark.nightly
 @pytest.mark.emulator
-def test_a_fake_suite_has_every_outcome_and_the_failed_ones_run_again(tmp_path: Path) -> None:
+def test_a_fake_suite_has_every_outcome_and_the_failed_ones_run_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     report = run(tmp_path, "-k", "not draws")
     cases = by_name(report)
     assert {name: case.judgement.outcome for name, case in cases.items()} == ENDS
@@ -48,6 +54,8 @@ def test_a_fake_suite_has_every_outcome_and_the_failed_ones_run_again(tmp_path: 
     rejected = {control.model: control.rejected for control in report.controls}
     passed = [name for name, outcome in ENDS.items() if outcome == "both"]
     assert rejected == {cases[name].model: True for name in passed}
+    assert main(list_words(tmp_path, "--last-failed", "--filter", "gone")) == ExitCode.USAGE
+    assert "fix: check --filter, -k and --deselect; names are such as" in capfd.readouterr().err
     rerun = run(tmp_path, "--last-failed", "--filter", "*_zeros", "--filter", "*_right")
     assert {*by_name(rerun)} == {"zeros"}
 
