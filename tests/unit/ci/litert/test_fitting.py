@@ -319,7 +319,7 @@ def test_an_soc_without_an_htp_that_qnn_knows_is_a_warning(tmp_path: Path) -> No
         ("QCS6490", ["QCM6490"]),
         ("SA8295P", "SA8295"),
         ("8650", "SM8650"),
-        ("SM6650 ", "SM6650"),
+        ("SM6650 ", ["SM6650"]),
         ("snapdragon", ""),
     ],
 )
