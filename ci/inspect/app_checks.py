@@ -205,7 +205,7 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding:
     # An AAR that a dependency brings may add to the manifest of sources.
     is_of_app = unit.kind is Kind.AAR and finding.id in OF_APP
     gradle = unit.gradle
-    may_be_added = gradle is None or bool(gradle.packages) or gradle.has_others
+    may_be_added = gradle is None or bool(gradle.packages) or gradle.may_have_other_libraries
     is_of_app |= unit.kind is Kind.SOURCES and finding.id == "QNN860" and may_be_added
     # The model of another device group than those of the requested SoCs.
     wrong = _list_wrong_socs(unit, finding.where) if finding.id == "QNN878" and unit.socs else []
@@ -224,7 +224,7 @@ def _is_without_qnn(unit: AppUnit) -> bool:
         return False
     files = (*unit.libraries, *unit.assets, *unit.excluded)
     has_qnn = any(OF_QNN.match(file.name) for file in files)
-    return not (has_qnn or gradle.packages or gradle.has_others)
+    return not (has_qnn or gradle.packages or gradle.may_have_other_libraries)
 
 
 def _find_dsp_names(unit: AppUnit) -> set[str]:
@@ -475,7 +475,11 @@ def see_nothing_that_runs(unit: AppUnit) -> Iterator[Seen]:
     """Report models in the sources of an app that nothing can run: it has no library, and no
     dependency that may bring one."""
     models = _list_models_without_libraries(unit)
-    if models and not _list_packages(unit) and not (unit.gradle and unit.gradle.has_others):
+    if (
+        models
+        and not _list_packages(unit)
+        and not (unit.gradle and unit.gradle.may_have_other_libraries)
+    ):
         yield seen(models[0].name + _count_others(models), models[0].shown)
 
 
@@ -484,7 +488,7 @@ def see_unread_libraries(unit: AppUnit) -> Iterator[Seen]:
     """Report an app, or its models, whose libraries come from dependencies of which nothing is
     known here. A compiled .tflite needs LiteRT's dispatch library, too."""
     gradle = unit.gradle
-    if not gradle or not gradle.is_app or not (gradle.packages or gradle.has_others):
+    if not gradle or not gradle.is_app or not (gradle.packages or gradle.may_have_other_libraries):
         return
     models = _list_models_without_libraries(unit)
     has_qnn = any(
@@ -514,7 +518,7 @@ def _find_litert_alone(unit: AppUnit) -> Dependency | None:
     """Return LiteRT's package in the sources of an app in which nothing connects it to QNN, None if
     there is none, or if what the app gets is not all known."""
     gradle = unit.gradle
-    if not gradle or not gradle.is_app or gradle.has_others or unit.pointers:
+    if not gradle or not gradle.is_app or gradle.may_have_other_libraries or unit.pointers:
         return None
     if unit.groups or _list_pack_groups(unit):
         return None  # an app with packs gets these libraries from a module per SoC
@@ -602,7 +606,7 @@ def _list_packages(unit: AppUnit) -> tuple[str, ...]:
 def _may_get_libraries(unit: AppUnit) -> bool:
     """Return whether these are the sources of an app to which something that is not known may
     bring native libraries."""
-    return bool(unit.gradle and unit.gradle.is_app and unit.gradle.has_others)
+    return bool(unit.gradle and unit.gradle.is_app and unit.gradle.may_have_other_libraries)
 
 
 def _list_dependencies(unit: AppUnit) -> list[Dependency]:
@@ -996,8 +1000,8 @@ def see_wrong_device_group(unit: AppUnit) -> Iterator[Seen]:
     for asset, facts in unit.list_programs():
         names = {target.soc for target in facts.targets}
         if wrong := _list_wrong_socs(unit, asset.shown):
-            made, group = ", ".join(sorted(names)), ", ".join(wrong)
-            yield seen(asset.name, asset.shown, made=made, group=group)
+            targets, socs = ", ".join(sorted(names)), ", ".join(wrong)
+            yield seen(asset.name, asset.shown, targets=targets, socs=socs)
 
 
 def _list_wrong_socs(unit: AppUnit, shown: str) -> list[str]:

@@ -88,8 +88,8 @@ def choose_flavours(text: str, chosen: Collection[str]) -> str:
         first += [body for name, body in children if name not in dropped]
     for start, end in [*find_blocks(text, SOURCE_SETS)][::-1]:
         children = list_children(text[start:end])
-        kept = "\n".join(body for name, body in children if name not in dropped)
-        text = f"{text[:start]}sourceSets {{ {kept} }}{text[end:]}"
+        chosen_sets = "\n".join(body for name, body in children if name not in dropped)
+        text = f"{text[:start]}sourceSets {{ {chosen_sets} }}{text[end:]}"
     text = "\n".join([*first, drop_blocks(text, FLAVOURS)])
     for match in [*WITH_FLAVOUR.finditer(text)][::-1]:
         if match[2] in chosen:

@@ -357,8 +357,8 @@ def has_caches_in_all(config: Mapping[str, Any]) -> bool:
     """Return whether each layer of a model has caches: some share those of others, and layers
     without attention have none."""
     kinds = config.get("layer_types")
-    has_others = isinstance(kinds, list) and not {*map(str, kinds)} <= {*WITH_CACHES}
-    return not (has_others or config.get("num_kv_shared_layers"))
+    has_layers_without_caches = isinstance(kinds, list) and not {*map(str, kinds)} <= {*WITH_CACHES}
+    return not (has_layers_without_caches or config.get("num_kv_shared_layers"))
 
 
 def see_other_ends(folder: GenieFolder) -> Iterator[Seen]:

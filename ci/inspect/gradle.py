@@ -234,9 +234,10 @@ class Gradle:
     ``modules`` are the paths of the modules of the project that it depends on, such as ``:npu``.
     ``splits`` are the ABIs for which it splits the app. ``jni_folders`` are those with libraries
     besides src/main/jniLibs, ``archives`` the globs of AARs and JARs, and ``manifest_file`` the
-    manifest of the source set main, if it has another place. ``has_others`` is whether it depends
-    on anything else that may contain native libraries: a file, or a package that is not one of
-    Android's or Kotlin's own; after join_modules, also a module that is not in the project.
+    manifest of the source set main, if it has another place. ``may_have_other_libraries`` is
+    whether it depends on anything else that may contain native libraries: a file, or a package that
+    is not one of Android's or Kotlin's own; after join_modules, also a module that is not in the
+    project.
     ``drops_runtime`` is whether it excludes qnn-runtime from what its packages bring, and
     ``excludes_runtime`` whether from everything."""
 
@@ -257,7 +258,7 @@ class Gradle:
     packages: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    has_others: bool = False
+    may_have_other_libraries: bool = False
     drops_runtime: bool = False
     excludes_runtime: bool = False
 
@@ -472,7 +473,7 @@ def parse_gradle(
         packages=tuple(dict.fromkeys(packages)),
         forced=forced,
         modules=tuple(dict.fromkeys(modules)),
-        has_others=depends_on_others(text, catalog),
+        may_have_other_libraries=depends_on_unknown_libraries(text, catalog),
         drops_runtime=bool(DROPS_RUNTIME.search(text)),
         excludes_runtime=excludes_runtime,
     )
@@ -586,7 +587,7 @@ def add_conventions(build: Gradle, conventions: Gradle) -> Gradle:
             *conventions.excludes,
             *conventions.maybe_excludes,
         ),
-        has_others=build.has_others or bool(conventions.packages),
+        may_have_other_libraries=build.may_have_other_libraries or bool(conventions.packages),
     )
 
 
@@ -676,21 +677,22 @@ def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
         if not _is_replaced(package, forced)
         and not (excludes_runtime and package.startswith(f"{QNN_RUNTIME}:"))
     ]
-    has_others = any(
-        builds[module_path].has_others or not builds.keys() >= {*builds[module_path].modules}
+    may_have_other_libraries = any(
+        builds[module_path].may_have_other_libraries
+        or not builds.keys() >= {*builds[module_path].modules}
         for module_path in paths
     )
     keeping = [builds[name] for name in paths if not builds[name].drops_runtime]
     return replace(
         builds[path],
         packages=tuple(dict.fromkeys(packages)),
-        has_others=has_others,
+        may_have_other_libraries=may_have_other_libraries,
         drops_runtime=excludes_runtime
         or (len(keeping) < len(paths) and not any(build.packages for build in keeping)),
     )
 
 
-def depends_on_others(text: str, catalog: Catalog) -> bool:
+def depends_on_unknown_libraries(text: str, catalog: Catalog) -> bool:
     """Return whether a build file depends on something that may contain native libraries, besides
     the packages with QNN, ExecuTorch or LiteRT."""
     if OF_FILES.search(text):

@@ -233,7 +233,7 @@ class Project:
             or adds_modules
             or self._has_other_libraries(path, variant)
         ):
-            build = replace(build, has_others=True)
+            build = replace(build, may_have_other_libraries=True)
         return build
 
     def _substitute(self, text: str) -> str:
@@ -329,7 +329,9 @@ class Project:
                 except UsageError:
                     continue  # a JAR without a native library
                 except QnnCiError:
-                    gradle = replace(gradle, has_others=True)  # a damaged one, or an LFS pointer
+                    gradle = replace(
+                        gradle, may_have_other_libraries=True
+                    )  # a damaged one, or an LFS pointer
                     continue
                 unit = _add_files(unit, files, gradle)
                 manifests.append(files.manifest)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import nox
 from nox.command import CommandFailed
@@ -48,7 +48,7 @@ def run_module(
 ) -> None:
     """Run ``python -m WORDS`` in the environment of a dependency group. ``executorch`` selects
     another version of ExecuTorch. With ``is_step``, another module prints the session's result, so
-    that stdout, such as a second JSON document, is shown only if this one fails.
+    that stdout, such as a second JSON document, is shown only if this one fails or is interrupted.
 
     stderr is kept separate from the output of --json, and an interrupted verb gets time to end its
     processes. A failure is recorded for ``end_run``.
@@ -82,15 +82,20 @@ def run_module(
                 terminate_timeout=10,
             )
         except CommandFailed as error:
-            step_output.seek(0)
-            sys.stdout.write(step_output.read())
+            _show(step_output)
             text = cause.read_text("utf-8").strip() if cause.is_file() else ""
             failures.append(Failure(session.name, error.return_code or 1, text))
             raise
         except KeyboardInterrupt:
+            _show(step_output)
             failures.clear()  # nox ends with 130
             raise
     finished.append(session.name)
+
+
+def _show(step_output: TextIO) -> None:
+    step_output.seek(0)
+    sys.stdout.write(step_output.read())
 
 
 def list_sessions(session: nox.Session) -> str:

@@ -50,7 +50,7 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
     several: bool = False
     least: int = 0
     most: int | None = None
-    made: bool = False
+    is_output: bool = False
     pattern: str = ".+"
     example: str = ""
     since: str = ""
@@ -68,7 +68,7 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
             "switch": "0, 1",
             "choice": ", ".join(self.values),
             "number": f"a whole number, at least {self.least}",
-            "file": "a file" + (" to write" if self.made else ""),
+            "file": "a file" + (" to write" if self.is_output else ""),
             "directory": "a directory",
             "text": self.example or "text",
         }[self.kind]
@@ -209,7 +209,7 @@ def _find_path_fault(option: Option, value: str) -> str:
         return f"not valid; allowed: {option.allowed}"
     if option.kind == "directory":
         return "" if path.is_dir() else "no such directory"
-    if option.made:
+    if option.is_output:
         fits = path.parent.is_dir() and not path.is_dir()
         return "" if fits else "not valid; allowed: a file in an existing directory"
     if len(path.parts) == 1:  # the loader searches for such a name
@@ -355,7 +355,7 @@ def hash_option_files(options: Mapping[str, str]) -> list[str]:
     library of the SDK, which is hashed with the SDK."""
     read_files = set()
     for option in read_options().provider:
-        if option.kind == "file" and not option.made:
+        if option.kind == "file" and not option.is_output:
             read_files.add(option.name)
     words = [value for name, value in sorted(options.items()) if name in read_files]
     for package in options.get("op_packages", "").split(","):

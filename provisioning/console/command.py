@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from provisioning.console.caller import (
     CALLER,
@@ -266,7 +266,7 @@ def run_command(
     try:
         early = begin(name, words[1:]) if begin and name else nullcontext()
         with packages_apart(words), early:
-            outcome = _run_verb(caller, verbs, name, words)
+            outcome = _run_verb(caller, verbs, name, words, groups)
     except KeyboardInterrupt:
         return _report_error(caller, name, InterruptedRunError("interrupted"), as_json=as_json)
     except Exception as raised:  # noqa: BLE001 - without -v, a user never sees a traceback
@@ -376,16 +376,33 @@ def list_flags(words: Sequence[str]) -> frozenset[str]:
     return frozenset(word.partition("=")[0] for word in options if word.startswith("--"))
 
 
-def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[str]) -> Outcome:
+def _refuse_word(
+    caller: Caller, verbs: Mapping[str, Verb], groups: Sequence[VerbGroup], words: Sequence[str]
+) -> NoReturn:
+    """Raise UsageError for a call whose first word is not a verb: ``help JOB`` needs a job, too."""
+    commands = {name: name for name in [*verbs, "help"]}
+    commands |= {group.name: f"help {group.name}" for group in groups if group.name not in commands}
+    near = difflib.get_close_matches(words[0], commands)
+    hint = f"did you mean {commands[near[0]]}? " if near else ""
+    is_help = bool(groups) and words[1:2] == ["--help"]
+    kind, kinds = ("verb or job", "verbs and jobs") if is_help else ("verb", "verbs")
+    raise UsageError(
+        f"unknown {kind} {words[0]!r}", fix=f"{hint}`{caller.label()} --help` lists the {kinds}"
+    )
+
+
+def _run_verb(
+    caller: Caller,
+    verbs: Mapping[str, Verb],
+    name: str,
+    words: list[str],
+    groups: Sequence[VerbGroup] = (),
+) -> Outcome:
     if not words or words[0] in GLOBAL:
-        write_message(describe_verbs(caller, verbs))
+        write_message(describe_verbs(caller, verbs, groups))
         raise UsageError("a verb is missing", fix="use one of the verbs above")
     if not name:
-        near = difflib.get_close_matches(words[0], [*verbs, "help"])
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(
-            f"unknown verb {words[0]!r}", fix=f"{hint}`{caller.label()} --help` lists the verbs"
-        )
+        _refuse_word(caller, verbs, groups, words)
     together = list_together(caller.sessions, name)
     for called in (name, *together):
         require_current(

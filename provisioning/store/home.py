@@ -1,4 +1,4 @@
-"""The home of the store: where it is, the directories in it, and whether it can be written.
+"""Find the store's directory, create the directories in it, and check that it can be written.
 
 ./nox checks this before it installs packages, so this module imports none.
 """

@@ -390,6 +390,29 @@ def test_a_module_that_fails_leaves_its_code_and_its_cause(
     assert linux.failures == [linux.Failure("plan", exit_code, "why" if code != 1 else "")]
 
 
+@pytest.mark.parametrize(("is_step", "shown"), [(True, '{"error": "..."}'), (False, "")])
+def test_an_interrupted_step_shows_its_document(
+    linux: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_step: bool,
+    shown: str,
+) -> None:
+    session = Recorder(tmp_path, "build_aot")
+    make(session, "core")
+
+    def interrupt(options: Mapping[str, Any]) -> None:
+        if options["stdout"]:
+            options["stdout"].write('{"error": "..."}')
+        raise KeyboardInterrupt
+
+    session.act = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        linux.run_module(session, "core", "ci", "build", "aot", "--json", is_step=is_step)
+    assert capsys.readouterr().out == shown
+
+
 def test_an_interrupt_leaves_nox_its_own_exit_code(linux: ModuleType, tmp_path: Path) -> None:
     session = Recorder(tmp_path, "plan")
     make(session, "core")

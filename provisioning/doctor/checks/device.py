@@ -190,7 +190,7 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
         )
         is_other = versions and not versions & {str(target.hexagon) for target in file.targets}
         if file.targets and is_other and not may_run:
-            yield seen(file.name, file.path, made=_name_targets(file), wanted=expected)
+            yield seen(file.name, file.path, targets=_name_targets(file), wanted=expected)
 
 
 @STAGINGS.check("QNN324")
@@ -202,7 +202,7 @@ def see_program_for_another_soc(staging: Staging) -> Iterator[Seen]:
         versions = {target.hexagon for target in file.targets}  # QNN323 reports other ones
         is_for_it = soc and any(name == NO_SOC or is_same_soc(name, soc[0]) for name in names)
         if soc and soc[1] in versions and not is_for_it:
-            yield seen(file.name, file.path, made=_name_targets(file), wanted=soc[0])
+            yield seen(file.name, file.path, targets=_name_targets(file), wanted=soc[0])
 
 
 def _name_targets(file: FileFacts) -> str:

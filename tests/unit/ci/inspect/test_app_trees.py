@@ -565,7 +565,7 @@ def test_packages_of_a_script_that_the_project_applies_have_names(
     }
     (unit,) = read(write_files(tmp_path / "a", files), tmp_path / "b")
     assert unit.gradle
-    assert (unit.gradle.packages, unit.gradle.has_others) == (packages, not packages)
+    assert (unit.gradle.packages, unit.gradle.may_have_other_libraries) == (packages, not packages)
 
 
 def test_packages_that_buildsrc_names_are_those_of_an_app(tmp_path: Path) -> None:
@@ -600,4 +600,4 @@ def test_libraries_of_a_flavour_are_not_known(
     }
     (unit,) = read(write_files(tmp_path / "a", files), tmp_path / "b")
     assert unit.gradle
-    assert unit.gradle.has_others is not is_known
+    assert unit.gradle.may_have_other_libraries is not is_known

@@ -39,6 +39,8 @@ EXCEPTIONS = (
     ImportError("it does not load"),
     ModuleNotFoundError("no", name="ci.gone"),
 )
+# The jobs for which `qnn-ci help JOB` lists verbs.
+JOBS = (command.VerbGroup("devices", "apps and devices", {}),)
 
 
 def write_to_full_disk() -> None:
@@ -66,6 +68,8 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
         "no verb": lambda: command._run_verb(caller, VERBS, "", []),
         "near verb": lambda: command._run_verb(caller, VERBS, "", ["verifi"]),
         "far verb": lambda: command._run_verb(caller, VERBS, "", ["zzzz"]),
+        "near job": lambda: command._run_verb(caller, VERBS, "", ["devics", "--help"], JOBS),
+        "job without help": lambda: command._run_verb(caller, VERBS, "", ["devices"], JOBS),
         "exit": lambda: run(["sh", "-c", "exit 3"], fix="do this"),
         "lines": lambda: run(["sh", "-c", "echo a; echo b; exit 3"]),
         "signal": lambda: run(["sh", "-c", "kill -9 $$"]),
