@@ -124,6 +124,11 @@ class Point:
     name_y: float = 0.0
     is_left: bool = False
 
+    @property
+    def name_x(self) -> float:
+        """Return where the name ends, if it is left of the point, or else where it starts."""
+        return self.x - NAME_GAP if self.is_left else self.x + NAME_GAP
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -137,6 +142,7 @@ class Plot:
 
 
 PLOT_WIDTH, PLOT_HEIGHT = 600, 200
+NAME_GAP = 14.0  # between a point and its name: the ring of the chosen one has 10 with its line
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,8 @@ FIGURES = ("verdict", "SQNR dB", "estimated ms", "size", "on CPU")
 PLACE = re.compile(r" \[[^\[\]]*\]$")  # at the end of a headline
 SCHEMES = "\0"  # in a reason, where the names of the schemes are
 NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
-# Of a name in the picture, in its units: on a phone, its font has 18. GAP is between it and its
-# point, which has a RING.
-NAME_HEIGHT, LETTER_WIDTH, GAP, RING = 20.0, 9.5, 10.0, 9.0
+# Of a name in the picture, in its units: on a phone, its font has 18. Its point has a RING.
+NAME_HEIGHT, LETTER_WIDTH, RING = 20.0, 9.5, 10.0
 HEADLINE_CHARS = 300  # longer ones are messages of a tool
 ROUNDING = 1e-6  # of sums of such sizes
 ABOVE, LEFT, RIGHT = 15.0, 80.0, 30.0  # what the picture has beside its axes, see parts.html.j2
@@ -92,6 +91,11 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     def accuracy_db(self) -> float | None:
         """Return the SQNR, infinite if the outputs are equal; None if nothing was compared."""
         return math.inf if self.exact else self.sqnr_db
+
+    @property
+    def shown_accuracy(self) -> str:
+        """Return the SQNR as text."""
+        return f"{self.shown_db} dB" if self.sqnr_db is not None else self.shown_db
 
     @property
     def shown_size(self) -> str:
@@ -201,13 +205,17 @@ def group_rows(rows: Iterable[RuntimeRow]) -> list[Group]:
 
 
 def answer(group: Group, absent: Sequence[str] = ()) -> str:
-    """Return in one sentence which row of a group to ship: the fastest, the smallest and the most
-    accurate of those that passed, and what would have to change for a better one. ``absent`` are
-    the runtimes that could have a row, with the reasons why they have none."""
+    """Return in one sentence which row of a group to ship: the only one that passed, or the
+    fastest, the smallest and the most accurate of those that did, and what would have to change for
+    a better one. ``absent`` are the runtimes that could have a row, with the reasons why they have
+    none."""
     where = f"{group.model} on {group.soc}"
     if not group.green:
-        reasons = "; ".join(f"{row.label}: {row.headline}" for row in group.rows if row.headline)
+        causes = group_by_fault(row for row in group.rows if row.headline)
+        reasons = "; ".join(f"{join_labels(rows)}: {rows[0].headline}" for rows in causes)
         parts = [f"no row passed ({reasons})" if reasons else "no row passed"]
+    elif len(group.green) == 1:
+        parts = [*describe_only(group.green[0], group)]
     else:
         parts = [*describe_fastest(group.green)]
         parts += describe_smallest(group.green)
@@ -215,8 +223,25 @@ def answer(group: Group, absent: Sequence[str] = ()) -> str:
         parts += describe_untimed(group.green)
     parts += describe_better(group)
     if absent:
-        parts.append(f"not compared: {', '.join(absent)}")
+        parts.append(f"not compared: {', and '.join(absent)}")
     return f"{where}: {'; '.join(parts)}"
+
+
+def describe_only(row: RuntimeRow, group: Group) -> Iterator[str]:
+    """Yield the figures of the only row of a group that passed, and why its time is not known."""
+    figures = []
+    if row.high_ms is not None:
+        figures.append(row.shown_time)
+    if row.size_bytes is not None:
+        figures.append(row.shown_size)
+    if row.accuracy_db is not None:
+        figures.append(row.shown_accuracy)
+    shown_figures = f" ({'; '.join(figures)})" if figures else ""
+    word = "only " if len(group.rows) > 1 else ""
+    yield f"{word}{row.label} passed{shown_figures}"
+    yield from describe_inputs([row])
+    if row.high_ms is None:
+        yield f"no time is known{explain_no_times([row], names_all=False)}"
 
 
 def describe_fastest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
@@ -309,8 +334,12 @@ def describe_most_accurate(rows: Sequence[RuntimeRow]) -> Iterator[str]:
         return
     best, *alike = most_accurate_rows
     tie = f", which cannot be distinguished from {join_labels(alike)}" if alike else ""
-    shown = "exact" if best.exact else f"{best.shown_db} dB"
-    yield f"most accurate: {best.label} ({shown}){tie}"
+    yield f"most accurate: {best.label} ({best.shown_accuracy}){tie}"
+    yield from describe_inputs(rows)
+
+
+def describe_inputs(rows: Iterable[RuntimeRow]) -> Iterator[str]:
+    """Yield what a comparison with generated inputs proves, if rows have such inputs."""
     measured = [row for row in rows if row.accuracy_db is not None]
     if made_inputs := sorted({row.made_inputs for row in measured if row.made_inputs}):
         yield f"{' and '.join(made_inputs)}: the comparison {MADE_PROVES}"
@@ -349,12 +378,12 @@ def describe_better(group: Group) -> Iterator[str]:
     the red ones with a proven remedy. Of alike rows, one with a proven remedy comes first."""
     red = [row for row in group.rows if row.status is Status.FAILED]
     if not group.green:
-        labels_by_remedy: dict[str, list[str]] = {}
+        rows_by_remedy: dict[str, list[RuntimeRow]] = {}
         for row in red:
             if row.is_proven:
-                labels_by_remedy.setdefault(row.remedy, []).append(row.label)
-        for remedy, labels in labels_by_remedy.items():
-            yield f"{' and '.join(labels)}: a proven cure: {remedy}"
+                rows_by_remedy.setdefault(row.remedy, []).append(row)
+        for remedy, rows in rows_by_remedy.items():
+            yield f"{join_labels(rows)}: a proven cure: {remedy}"
         return
     limits = [row.low_ms for row in group.green if row.low_ms is not None]
     faster = [row for row in red if limits and row.longest_ms < min(limits)]
@@ -488,12 +517,14 @@ def make_document(report: RuntimesReport) -> Document:
     if groups:
         parts.append(make_table(groups, names_model=not is_single))
     else:
-        parts.append(Table("models", "", (*KEYS, *FIGURES), ()))
+        parts.append(Table("models", "no model was judged", (*KEYS, *FIGURES), ()))
     for group, text in zip(groups, report.answers, strict=True):
         title = f"{group.model} on {group.soc}"
         lines = tuple(list_differences(group))
         plot = draw(group)
-        lines = lines or (("", "nothing that only one runtime leaves on the CPU or gets wrong"),)
+        if not lines:
+            wrong = " or gets wrong" if group.green else ""
+            lines = (("", f"nothing that only one runtime leaves on the CPU{wrong}"),)
         # The sentence says it of those that passed.
         not_green = [row for row in group.rows if row not in group.green]
         if untimed := [row for row in not_green if row.high_ms is None and row.time_obstacle]:
@@ -587,6 +618,7 @@ def draw(group: Group) -> Plot | None:
         label = f"{row.label}: {accuracy:.1f} dB, {row.shown_ms} ms, {row.status.value}"
         tone = "passed" if row.status is Status.PASSED else "failed"
         points.append(Point(x, y, tone, label, row is fastest, row.label))
+    ring = "; the ring is the fastest that passed" if fastest in rows else ""
     ends = ("0 ms", f"{longest:.3g} ms", f"{lowest:.0f} dB", f"{highest:.0f} dB")
     bounded = "; a time with only an upper bound is at that bound"
     bound_note = bounded if any(row.ms is None for row in rows) else ""
@@ -598,8 +630,8 @@ def draw(group: Group) -> Plot | None:
         tuple(ordered),
         (),
         ends,
-        "accuracy against estimated time, a point per row, red ones hollow; the ring is the fastest"
-        f" that passed{bound_note}{left_out}",
+        "accuracy against estimated time, a point per row, red ones hollow"
+        f"{ring}{bound_note}{left_out}",
     )
 
 
@@ -659,6 +691,5 @@ def bound_name(point: Point) -> Box:
     """Return the box of a point's name."""
     width = len(point.name) * LETTER_WIDTH
     top, bottom = point.name_y - NAME_HEIGHT * 2 / 3, point.name_y + NAME_HEIGHT / 3
-    if point.is_left:
-        return Box(point.x - GAP - width, point.x - GAP, top, bottom)
-    return Box(point.x + GAP, point.x + GAP + width, top, bottom)
+    left = point.name_x - width if point.is_left else point.name_x
+    return Box(left, left + width, top, bottom)

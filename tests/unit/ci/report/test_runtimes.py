@@ -15,7 +15,7 @@ from ci.facts.kinds import UNRECORDED
 from ci.report.columns import COLUMNS
 from ci.report.document import escape_markdown, render_markdown, render_text
 from ci.report.html import render_document
-from ci.report.runtimes import NAME_HEIGHT, RuntimesReport, make_document, make_report
+from ci.report.runtimes import NAME_HEIGHT, RING, RuntimesReport, make_document, make_report
 from ci.report.schema import (
     AskedFacts,
     Case,
@@ -163,13 +163,27 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
         ),
     ),
     "no time at all, with the reason": (
-        {"litert": [make_case("fp16", no_time="too few measurements")]},
+        {"litert": [make_case(name, no_time="too few measurements") for name in ("fp16", "asis")]},
         "no time is known (too few measurements): measure it on a device, docs/guides/device.md;",
     ),
-    "no time at all": ({"litert": [make_case("fp16")]}, "no time is known; smallest: LiteRT fp16"),
+    "no time at all": (
+        {"litert": [make_case("fp16", size=9), make_case("asis")]},
+        "no time is known; smallest: LiteRT fp16",
+    ),
     "all red": (
         {"executorch": [make_case("8a8w", status=RED)], "litert": [make_case("fp16", status=RED)]},
         "no row passed (ExecuTorch 8a8w: 8a8w is wrong; LiteRT fp16: fp16 is wrong)",
+    ),
+    "all red for the same reason": (
+        {
+            "executorch": [make_case("fp16", status=RED), make_case("8a8w", status=RED)],
+            "onnxruntime": [make_case("fp16", status=RED)],
+            "litert": [make_case("fp16", status=RED)],
+        },
+        (
+            "no row passed (ExecuTorch fp16, ONNX Runtime fp16, LiteRT fp16: fp16 is wrong;"
+            " ExecuTorch 8a8w: 8a8w is wrong)"
+        ),
     ),
     "a faster one is red": (
         {
@@ -221,7 +235,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "onnxruntime": [make_case("u8", status=RED, sqnr_db=None, remedy="name it")],
         },
         (
-            "; ExecuTorch 8a8w and ExecuTorch fp16: a proven cure: expand it; ONNX Runtime u8: a"
+            "; ExecuTorch 8a8w, ExecuTorch fp16: a proven cure: expand it; ONNX Runtime u8: a"
             " proven cure: name it"
         ),
     ),
@@ -272,20 +286,14 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a single row": (
         {"litert": [make_case("fp16", SLOW, on_cpu=("CUMSUM",))]},
-        (
-            "fastest: LiteRT fp16 (3 ms, 2.5 to 3.5); smallest: LiteRT fp16 (0.98 KiB);"
-            " most accurate: LiteRT fp16 (40.0 dB)"
-        ),
+        "LiteRT fp16 passed (3 ms, 2.5 to 3.5; 0.98 KiB; 40.0 dB)",
     ),
     "what is neither green nor red is no cure and no choice": (
         {
             "executorch": [make_case("8a8w", SLOW)],
             "onnxruntime": [make_case("u8", FAST, size=1, status=Status.UNSUPPORTED)],
         },
-        (
-            "fastest: ExecuTorch 8a8w (3 ms, 2.5 to 3.5); smallest: ExecuTorch 8a8w (0.98 KiB);"
-            " most accurate: ExecuTorch 8a8w (40.0 dB)"
-        ),
+        "only ExecuTorch 8a8w passed (3 ms, 2.5 to 3.5; 0.98 KiB; 40.0 dB)",
     ),
     "all rows are equal": (
         {
@@ -309,9 +317,23 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "executorch": [make_case("8a8w", NEAR, status=RED)],
             "onnxruntime": [make_case("u8", FAST)],
         },
+        "only ONNX Runtime u8 passed (1 ms, 0.9 to 1.1; 0.98 KiB; 40.0 dB)",
+    ),
+    "the only one that passed has no time and equal outputs": (
+        {
+            "executorch": [make_case("8a8w", FAST, status=RED)],
+            "litert": [make_case("fp16", sqnr_db=None, max_abs=0.0, no_time="too few")],
+        },
         (
-            "fastest: ONNX Runtime u8 (1 ms, 0.9 to 1.1); smallest: ONNX Runtime u8 (0.98 KiB);"
-            " most accurate: ONNX Runtime u8 (40.0 dB)"
+            "only LiteRT fp16 passed (0.98 KiB; exact); no time is known (too few): measure it on a"
+            " device, docs/guides/device.md"
+        ),
+    ),
+    "the only one that passed has inputs that are not the user's": (
+        {"litert": [make_case("fp16", SLOW, size=None, made_inputs="random inputs")]},
+        (
+            "LiteRT fp16 passed (3 ms, 2.5 to 3.5; 40.0 dB); random inputs: the comparison proves"
+            " arithmetic, not accuracy"
         ),
     ),
 }
@@ -326,7 +348,7 @@ def test_the_fastest_smallest_and_most_accurate_green_row_is_named(name: str) ->
     assert text in answer
     if not text.endswith(";"):
         assert answer.endswith(text) or "would be faster" not in answer
-    if text.startswith("fastest") and not text.endswith(";"):
+    if text.startswith(("fastest", "only", "LiteRT")) and not text.endswith(";"):
         assert answer == start + text
 
 
@@ -341,7 +363,7 @@ def test_each_soc_has_an_answer_and_one_that_a_runtime_lacks_is_judged_by_the_ot
     first, second = report.answers
     assert "SM8650: fastest: ExecuTorch 8a8w (1" in first
     assert "cannot be distinguished from ONNX Runtime u8" in first
-    assert second.startswith("net.py:net on SM8750: fastest: ExecuTorch 8a8w (3")
+    assert second.startswith("net.py:net on SM8750: ExecuTorch 8a8w passed (3 ms")
     assert "ONNX" not in second
 
 
@@ -400,7 +422,7 @@ def test_all_forms_say_the_same_sentence(models: tuple[str, ...]) -> None:
         assert clean_name(sentence).split() == find_words(text, clean_name(sentence))
         assert escape_markdown(sentence) in markdown
         assert sentence in page
-        assert answer.startswith(f"{start}fastest: ExecuTorch 8a8w (1 ms")
+        assert answer.startswith(f"{start}only ExecuTorch 8a8w passed (1 ms")
     for line in (*text.splitlines(), *markdown.splitlines()):
         assert not line.lstrip(" #").startswith("::")
     assert "<img" not in markdown
@@ -506,6 +528,13 @@ def test_the_picture_has_a_point_per_row_with_a_time_and_a_ring_on_the_fastest_g
         ("passed", "LiteRT fp16"),
         ("failed", "ExecuTorch 8a8w"),
     ]
+    assert "the ring is the fastest that passed" in plot.caption
+    (plot,) = (
+        card.plot
+        for card in make_document(compare(executorch=[rows[1]], litert=[rows[1]])).cards
+        if card.plot
+    )
+    assert "the ring" not in plot.caption  # none passed, and none has one
     alone = make_document(compare(executorch=[structs.replace(rows[0])]))
     assert not any(card.plot for card in alone.cards)
 
@@ -541,7 +570,8 @@ def test_an_answer_names_the_runtimes_that_take_the_model_and_have_no_row() -> N
     report = make_report(rows, {}, not_run, unknown, for_all=["executorch", *not_run, *unknown])
     (answer,) = report.answers
     assert answer.endswith(
-        "; not compared: ONNX Runtime, which was not run, LiteRT, which does not compile for SM8650"
+        "; not compared: ONNX Runtime, which was not run, and LiteRT, which does not compile for"
+        " SM8650"
     )
     # One that takes only some of the models may not be for this one.
     (answer,) = make_report(rows, {}, not_run, unknown, for_all=["executorch"]).answers
@@ -567,8 +597,13 @@ def test_names_in_the_picture_cover_neither_each_other_nor_points() -> None:
         ("ExecuTorch 16a16w", True, 60),
         ("ExecuTorch 16a4w", True, 80),
     ]
-    page = render_document(make_document(compare(executorch=rows)))
+    document = make_document(compare(executorch=rows))
+    page = render_document(document)
     assert page.count("ExecuTorch 16a16w</text>") == 1
+    (plot,) = (card.plot for card in document.cards if card.plot)
+    for point in plot.points:
+        assert abs(point.name_x - point.x) > RING  # which has one, if it is the fastest
+        assert f'x="{point.name_x}" y="{point.name_y}">{point.name}</text>' in page
     # The usual place of the first two names is at each other's point.
     near = [
         make_case("8a8w", (0.96, 0.9, 1.0), sqnr_db=33.0),
@@ -627,7 +662,8 @@ def test_why_a_row_is_red_is_listed_also_if_only_its_own_runtime_passed() -> Non
     )
     report = compare(litert=[make_case("fp16", status=RED)], onnxruntime=[red])
     (card,) = (card for card in make_document(report).cards if card.kind == "differences")
-    assert [word for word, _ in card.lines] == [""]  # the sentence says why none passed
+    # The sentence says why none passed.
+    assert card.lines == (("", "nothing that only one runtime leaves on the CPU"),)
 
 
 def test_a_known_fault_with_a_name_per_runtime_is_one_fault() -> None:
