@@ -60,6 +60,7 @@ OF_HTP = frozenset(
 MOST_LISTED = 60  # names in an error; --list shows more
 
 # What torch and others store models in, none of which is lowered.
+OWN = f"net.py:{FACTORY}"  # the user's own function, in hints
 STORED = (".pt2", ".pt", ".pth", ".pte", ".ckpt", ".safetensors")
 FILE_VERBS = {".onnx": "test-onnx", ".tflite": "test-litert"}  # which run a file
 
@@ -448,12 +449,16 @@ def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, 
         raise UsageError(f"{word} has no function name", fix=f"write {word}:{FACTORY}")
     # A mistake of newcomers: without this, the path would be taken for the name of a model.
     if word.endswith(STORED) and user_path(word).is_file():
-        raise UsageError(
-            f"{word} is a file with a model, which this command does not read",
-            fix=f"write a function that returns the module and its inputs: net.py:{FACTORY}",
-        )
+        what = f"{word} is a file with a model, which this command does not read"
+        if word.endswith(".pte"):
+            shown = show_command("inspect", word)
+            raise UsageError(what, why="it is lowered already", fix=f"{shown} shows what is in it")
+        fix = f"write a function that returns the module, with its weights, and its inputs: {OWN}"
+        raise UsageError(what, fix=fix)
     if not is_file and ":" not in word:
-        if "/" in word:  # a path: names have none, see resolve_entry
+        is_name = any(fnmatchcase(name.lower(), word.lower()) for name in known_models)
+        is_folder = not is_name and os.path.isdir(user_path(word))  # noqa: PTH112
+        if "/" in word or is_folder:  # a path: names have none, see resolve_entry
             path = user_path(word)
             why, fix = f"there is no {path}", IN_COMMAND
             if os.path.isdir(path):  # noqa: PTH112 - as in expand_files
@@ -461,15 +466,25 @@ def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, 
                 fix = f"pass a function in it: {word.rstrip('/')}/net.py:{FACTORY}"
             elif os.path.exists(path):  # noqa: PTH110
                 why = f"{path} is neither Python nor a format of models that this command reads"
-                fix = f"write a function that returns the module and its inputs: net.py:{FACTORY}"
+                fix = f"write a function that returns the module and its inputs: {OWN}"
             raise UsageError(f"no model {word!r}", why=why, fix=fix)
         return {name: known_models[name] for name in match_names("model", word, known_models)}
     file, _, function = word.rpartition(":")
+    if not is_file:
+        _require_python_file(word, file, function)
     place = str(user_path(word)) if is_file else f"{user_path(file)}:{function}"
     reference = resolve_file(place, FACTORY, IN_COMMAND)
     path = Path(reference if is_file else reference.rpartition(":")[0])
     name = name_argument(path)
     return {name if is_file else f"{name}:{function}": ModelEntry(reference)}
+
+
+def _require_python_file(word: str, file: str, function: str) -> None:
+    """Raise UsageError for a file that is written without .py, or as Python imports it."""
+    for path in (f"{file}.py", f"{file.replace('.', '/')}.py"):
+        if file and not user_path(file).exists() and user_path(path).is_file():
+            fix = f"did you mean {path}:{function or FACTORY}?"
+            raise UsageError(f"no model {word!r}", why=f"there is no {user_path(file)}", fix=fix)
 
 
 def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:

@@ -220,11 +220,18 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding:
 def _is_without_qnn(unit: AppUnit) -> bool:
     """Return whether these are the sources of an app to which nothing brings QNN's libraries."""
     gradle = unit.gradle
-    if not gradle or not gradle.is_app or unit.groups or unit.pointers:
+    if not gradle or not gradle.is_app or _may_be_delivered(unit) or unit.pointers:
         return False
     files = (*unit.libraries, *unit.assets, *unit.excluded)
     has_qnn = any(OF_QNN.match(file.name) for file in files)
     return not (has_qnn or gradle.packages or gradle.may_have_other_libraries)
+
+
+def _may_be_delivered(unit: AppUnit) -> bool:
+    """Return whether feature modules of the app may have the libraries for the NPU: one per SoC, or
+    per Hexagon version, which Google Play delivers by device group, as it does the models."""
+    has_groups = bool(unit.groups or _list_pack_groups(unit))
+    return has_groups and bool(unit.gradle and unit.gradle.has_features)
 
 
 def _find_dsp_names(unit: AppUnit) -> set[str]:
@@ -501,7 +508,7 @@ def see_unread_libraries(unit: AppUnit) -> Iterator[Seen]:
     ]
     needs_dispatch = any(unit.list_compiled()) and DISPATCH not in _list_brought(unit)
     is_known = (bool(of_qnn) and not needs_dispatch) or _find_litert_alone(unit) is not None
-    if is_known or unit.groups or unit.pointers or (has_qnn and not models):
+    if is_known or unit.pointers or (has_qnn and not models):
         return
     subject = models[0].name + _count_others(models) if models else "QNN"
     yield seen(unit.name, f"{unit.name}: {gradle.file}", models=subject)
@@ -520,8 +527,8 @@ def _find_litert_alone(unit: AppUnit) -> Dependency | None:
     gradle = unit.gradle
     if not gradle or not gradle.is_app or gradle.may_have_other_libraries or unit.pointers:
         return None
-    if unit.groups or _list_pack_groups(unit):
-        return None  # an app with packs gets these libraries from a module per SoC
+    if _may_be_delivered(unit):
+        return None
     dependencies = _list_dependencies(unit)
     # Packages of QNN without LiteRT, such as ONNX Runtime's, run other models.
     are_of_litert = all(
@@ -591,8 +598,7 @@ def see_packages_of_two_releases(unit: AppUnit) -> Iterator[Seen]:
 def _list_models_without_libraries(unit: AppUnit) -> list[PackedFile]:
     """Return the models in the sources of an app that has no native library for QNN's ABI."""
     is_app = unit.kind is Kind.SOURCES and bool(unit.gradle and unit.gradle.is_app)
-    # An app with packs gets the libraries for the NPU from a module per SoC.
-    if not is_app or unit.qnn_libraries or unit.groups:
+    if not is_app or unit.qnn_libraries or _may_be_delivered(unit):
         return []
     files = dict(unit.placed())
     compiled = {files[facts.relative] for facts in unit.tree.lowered if facts.relative in files}

@@ -237,9 +237,9 @@ class Gradle:
     manifest of the source set main, if it has another place. ``may_have_other_libraries`` is
     whether it depends on anything else that may contain native libraries: a file, or a package that
     is not one of Android's or Kotlin's own; after join_modules, also a module that is not in the
-    project.
-    ``drops_runtime`` is whether it excludes qnn-runtime from what its packages bring, and
-    ``excludes_runtime`` whether from everything."""
+    project. ``has_features`` is whether it names feature modules, which Google Play may deliver to
+    some devices only. ``drops_runtime`` is whether it excludes qnn-runtime from what its packages
+    bring, and ``excludes_runtime`` whether from everything."""
 
     file: str
     is_app: bool = False
@@ -259,6 +259,7 @@ class Gradle:
     forced: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     may_have_other_libraries: bool = False
+    has_features: bool = False
     drops_runtime: bool = False
     excludes_runtime: bool = False
 
@@ -474,6 +475,7 @@ def parse_gradle(
         forced=forced,
         modules=tuple(dict.fromkeys(modules)),
         may_have_other_libraries=depends_on_unknown_libraries(text, catalog),
+        has_features="dynamicFeatures" in text,
         drops_runtime=bool(DROPS_RUNTIME.search(text)),
         excludes_runtime=excludes_runtime,
     )

@@ -26,6 +26,7 @@ Inputs = tuple[Tensor, ...]
 # A dict is how users write keyword arguments.
 POSITIONAL = "wrap the module in one whose forward takes the tensors by position and passes them on"
 CONSTANT = "make it a constant of the module: a program for QNN takes only tensors"
+WITH_WEIGHTS = "create the model, pass this dict of weights to its load_state_dict, and return it"
 ORIGINAL = "return the original module: the session calls torch.export itself"
 
 
@@ -39,7 +40,11 @@ def unpack(reference: str, result: Any) -> tuple[nn.Module, Inputs, tuple[Inputs
     module, example, *optional = result
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
-        fix = ORIGINAL if isinstance(module, torch.export.ExportedProgram) else CONTRACT
+        fix = CONTRACT
+        if isinstance(module, torch.export.ExportedProgram):
+            fix = ORIGINAL
+        elif isinstance(module, Mapping) and any(map(torch.is_tensor, module.values())):
+            fix = WITH_WEIGHTS
         raise _unwanted(name, f"the first item has type {kind}, not torch.nn.Module", fix)
     if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
         why = "the module has weights on the device meta, which holds no values"

@@ -118,7 +118,7 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
         with users_code(reference):
             called = load_function(reference, contract, *words)
             if hasattr(called, "forward") and not (words or inspect.isclass(called)):
-                problem = f"{Path(reference).name} is a {type(called).__name__}, not a function"
+                problem = f"{Path(reference).name} is a module, not a function"
                 raise UsageError(problem, fix=contract)
             return called(*words)
     suite = importlib.import_module(f"ci.models.suite.{name}")

@@ -170,7 +170,18 @@ def test_a_folder_or_a_glob_selects_the_files_of_the_lane(
         ("nets", LITERT, "the folder nets has no .tflite file", "`qnn-ci test-onnx --model nets`"),
         ("mlp", LITERT, "the folder mlp has no .tflite file", "'mlp/**/*.tflite'"),
         ("nets/*.onnx", LITERT, "is an .onnx file", "`qnn-ci test-onnx --model nets/a.onnx`"),
-        ("nets", EXECUTORCH, "no model 'nets'", "use one of"),
+        ("nets", EXECUTORCH, "nets is a directory", "nets/net.py:factory"),
+        (".", EXECUTORCH, "no model '.'", "./net.py:factory"),
+        ("own.net:make", EXECUTORCH, "there is no ", "did you mean own/net.py:make?"),
+        ("own/net:", EXECUTORCH, "there is no ", "did you mean own/net.py:factory?"),
+        ("gone:make", EXECUTORCH, "gone is not a file", "correct the path"),
+        (
+            "own/w.pt",
+            EXECUTORCH,
+            "own/w.pt is a file with a model",
+            "with its weights, and its inputs",
+        ),
+        ("own/p.pte", EXECUTORCH, "it is lowered already", "`qnn-ci inspect own/p.pte` shows"),
         ("nets/deep/", EXECUTORCH, "no model 'nets/deep/'", "nets/deep/net.py:factory"),
         ("../gone/nets", LITERT, "no model '../gone/nets'", "correct the path"),
     ],
@@ -192,7 +203,8 @@ def test_a_folder_or_a_glob_without_files_of_the_lane_is_refused(
 
 def make_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
-    for name in ("nets/a.onnx", "nets/b.onnx", "nets/a.npz", "nets/deep/[c].onnx", "mlp/a.npz"):
+    of_nets = ("nets/a.onnx", "nets/b.onnx", "nets/a.npz", "nets/deep/[c].onnx")
+    for name in (*of_nets, "mlp/a.npz", "own/net.py", "own/w.pt", "own/p.pte"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

@@ -221,14 +221,27 @@ DELEGATE = "api 'com.qualcomm.qti:qnn-litert-delegate"
 OWN_DISPATCH = {DISPATCH: library(DISPATCH)}
 
 
-def with_pack(*groups: str, build: str = TARGETED, config: str = GROUPS_OF_PACK) -> Make:
+# All that a compiled .tflite needs.
+FOR_NPU = f"{LITERT_2_3}\n{NPU_RUNTIME}\n{RUNTIME_OF}:2.50.0'\n{LEGACY}"
+FEATURE = {"npu/build.gradle": "plugins { id 'com.android.dynamic-feature' }"}
+FEATURES = "dynamicFeatures += ':npu'"
+
+
+def with_pack(
+    *groups: str,
+    build: str = TARGETED,
+    config: str = GROUPS_OF_PACK,
+    packages: str = FOR_NPU,
+    features: Mapping[str, str | bytes] | None = None,
+) -> Make:
     """A Gradle project with an app and an AI pack, which has a model for each of the groups."""
     files: dict[str, str | bytes] = {
-        "settings.gradle": "include ':app', ':models'",
-        "app/build.gradle": f"plugins {{ id 'com.android.application' }}\n{build}\n{LITERT}",
+        "settings.gradle": "include ':app', ':models', ':npu'",
+        "app/build.gradle": f"plugins {{ id 'com.android.application' }}\n{build}\n{packages}",
         "app/groups.xml": config,
         "app/src/main/AndroidManifest.xml": DECLARES,
         "models/build.gradle": "plugins { id 'com.android.ai-pack' }",
+        **(features or {}),
     }
     for group in groups:
         model = make_plain() if group == "other" else make_compiled()
@@ -418,7 +431,27 @@ def test_the_fix_of_a_pattern_fits_what_it_excludes(
         (with_pack("Qualcomm_SM8650"), "SM8750", ["QNN889"]),
         # Only the spelling differs: the model need not be compiled again.
         (with_pack("qualcomm-sm8650", "other"), "SM8650", ["QNN891"]),
-        (with_pack("Qualcomm_SM8650", build=""), "SM8650", ["QNN891", "QNN893"]),
+        (with_pack("Qualcomm_SM8650", build=""), "SM8650", ["QNN891"]),
+        # Device groups deliver models, and libraries only if a feature module may have them.
+        (with_pack("Qualcomm_SM8650", packages=LITERT), "SM8650", ["QNN898"]),
+        (
+            with_pack("Qualcomm_SM8650", packages=f"{LITERT}\n{FEATURES}", features=FEATURE),
+            *("SM8650", ["QNN893"]),
+        ),
+        (
+            with_pack(
+                "Qualcomm_SM8650",
+                packages=f"{LITERT}\n{LEGACY}\n{KEEPS}\n{FEATURES}",
+                features={
+                    **FEATURE,
+                    **{
+                        f"npu/src/main/jniLibs/{ABI}/{name}": data
+                        for name, data in with_litert().items()
+                    },
+                },
+            ),
+            *("SM8650", []),
+        ),
         (with_pack("Qualcomm_SM8650", config="<a><b></a>"), "SM8650", ["QNN891"]),
         (with_pack("Qualcomm_SM8650", config='<!DOCTYPE a [<!ENTITY b "c">]><a/>'), "", ["QNN891"]),
         (

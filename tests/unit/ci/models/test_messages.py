@@ -175,6 +175,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "a module": LINEAR,
         "no module": (1, ROW),
         "a program": (torch.export.export(LINEAR, (ROW,)), ROW),
+        "only weights": (LINEAR.state_dict(), ROW),
         "weights without values": (torch.nn.Linear(2, 2, device="meta"), ROW),
         "an array": (LINEAR, (ROW.numpy(),)),
         "calibration": (LINEAR, ROW, 5),
