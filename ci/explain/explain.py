@@ -232,7 +232,7 @@ class _Scan:
     case_row_count: int = 0
     own_lines: list[bytes] = field(default_factory=list)
 
-    def read(self, chunk: bytes) -> None:
+    def read(self, chunk: bytes, *, is_last: bool) -> None:
         """Match whole lines of a log with the rules. A line counts only for the first rule that it
         matches, and not for what it only quotes."""
         # Most lines differ only in numbers, and most literals are in no line: a log of 100 MB takes
@@ -244,7 +244,7 @@ class _Scan:
             self.own_lines, chunk = chunk.split(b"\n"), english
             low, kinds, shapes, words = _survey(chunk)
         starts = b"\n".join(kind[:LINE_CHARS] for kind in kinds)
-        self.blocks.read(chunk, low)
+        self.blocks.read(chunk, low, is_last=is_last)
         self.places += count_places(starts.decode("utf-8", "replace"))
         log_texts = {text for rule in self.rules for text in (*rule.log, *rule.unless)}
         self.contained |= {text for text in log_texts if text.encode() in shapes}
@@ -264,6 +264,8 @@ class _Scan:
                 if start in rule_by_start or start in self.blocks.starts:
                     continue
                 if (values := _find_in_line(rule, line, chunk, start)) is None:
+                    continue
+                if rule.raised_in and not _is_raised_in(rule, line, chunk, start):
                     continue
                 if rule.has_reason_below:
                     values = {**values, "below": find_below(chunk, start)}
@@ -447,6 +449,12 @@ def _find_in_line(rule: Rule, line: str, chunk: bytes, start: int) -> Mapping[st
     return None
 
 
+def _is_raised_in(rule: Rule, line: str, chunk: bytes, start: int) -> bool:
+    """Return whether the exception in a line comes from code that the rule is about."""
+    frame, _ = find_raising_frame(chunk, start)
+    return any(name in frame or name in line for name in rule.raised_in)
+
+
 def find_said(rule: Rule, line: str, start: str) -> Mapping[str, str] | None:
     """Return the values of the rule's braces for a line that it matches, or None if the line only
     quotes what the rule looks for. ``start`` is the start of the line."""
@@ -468,12 +476,16 @@ def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanati
 
     ``log`` yields chunks of any size. The text is UTF-8, or UTF-16 if it starts with its byte order
     mark. Its line endings may be of any kind. Invalid bytes are replaced. Of a line longer than
-    LINE_BYTES, the first and the last half of that are read. Only one chunk and one line are in
+    LINE_BYTES, the first and the last half of that are read. Only two chunks and one line are in
     memory at a time.
     """
     scan = _Scan(rules)
-    for chunk in _split(log):
-        scan.read(chunk)
+    chunks = _split(log)
+    chunk = next(chunks, None)
+    while chunk is not None:
+        next_chunk = next(chunks, None)
+        scan.read(chunk, is_last=next_chunk is None)
+        chunk = next_chunk
     return _conclude(file, scan)
 
 

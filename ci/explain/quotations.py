@@ -188,9 +188,9 @@ class Blocks:
     code_indent: int = -1  # of the frame whose line of code comes next
     starts: set[int] = field(default_factory=set)  # of the lines of blocks in this part
 
-    def read(self, chunk: bytes, low: bytes) -> None:
+    def read(self, chunk: bytes, low: bytes, *, is_last: bool = False) -> None:
         """Find the blocks of the next part of the log, which has whole lines. ``low`` is ``chunk``
-        in lower case."""
+        in lower case, and ``is_last`` is true for the last part."""
         self.starts = set()
         at = 0
         if not self._is_open() and _PREFIX_BYTES.sub(b"", low[:HEAD_CHARS], count=1)[:2] != b"> ":
@@ -204,8 +204,12 @@ class Blocks:
             if b'{"' in prefix:
                 text = _JSON_END.sub(b"", text)
             is_single = text.startswith(b"> ") and self._is_single(chunk, at, end)
+            was_script = self.is_script
             if self._takes(text) or is_single:
                 self.starts.add(at)
+            # People leave the end of such a group out of what they paste: the rest is no script.
+            if is_last and self.is_script and not was_script:
+                self.is_script = b"##[endgroup]" in low[end:]
             at = end + 1 if self._is_open() else self._find_next(low, end)
         self.previous = chunk[chunk.rfind(b"\n", 0, -1) + 1 :][:HEAD_CHARS]
 

@@ -288,7 +288,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     are none. ``{code}``, ``{other}`` and ``{meaning}`` in its texts stand for what the family says
     about the line, and other names for the groups of ``pattern`` with these names. If ``log`` is
     set, lines only count in a log that contains one of these texts, which are in lower case, and
-    none of those in ``unless``. The
+    none of those in ``unless``. A rule with ``raised_in`` matches exceptions of Python whose last
+    frame, or the line itself, contains one of these texts. The
     texts of a rule with ``errno`` are those of errno, which do not count in lines of FastRPC,
     binder, dlopen or QNN: there they are a detail of that layer's own error. A rule with ``files``
     matches error lines that name one of these source files of the program that wrote them; a ``*``
@@ -335,6 +336,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     codes: tuple[int, ...] = ()
     log: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
+    raised_in: tuple[str, ...] = ()
     errno: bool = False
     files: tuple[str, ...] = ()
     is_frame: bool = msgspec.field(default=False, name="frame")

@@ -722,6 +722,49 @@ def test_the_reason_that_cmake_and_gradle_print_below_the_place_belongs_to_it(
     assert cause.detail == detail
 
 
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        (
+            (
+                '  File "/v/site-packages/executorch/backends/qualcomm/qnn_preprocess.py", line 9',
+                "    visitors[node.target.__name__]",
+                "KeyError: 'aten.frob.default'",
+            ),
+            "qnn-no-builder",
+        ),
+        (
+            (
+                "INFO:qnn_preprocess.py: ready",
+                '  File "/v/site-packages/frob/passes.py", line 9',
+                "    table[name]",
+                "KeyError: 'llama.frob'",
+            ),
+            "at-python",
+        ),
+        (
+            (
+                "  Getting requirements to build wheel did not run successfully.",
+                "      ModuleNotFoundError: No module named 'frob'",
+            ),
+            "build-isolation",
+        ),
+        (
+            (
+                "  Getting requirements to build wheel did not run successfully.",
+                "went on without it",
+                "ModuleNotFoundError: No module named 'frob'",
+            ),
+            "module-missing",
+        ),
+    ],
+)
+def test_an_exception_belongs_to_the_code_that_raised_it(
+    lines: tuple[str, ...], cause: str
+) -> None:
+    assert names(say(*lines).causes) == [cause]
+
+
 STOPPED = "ninja: build stopped: subcommand failed."
 FOREIGN = "/x/frob.cpp:33:5: error: array has incomplete element of frob"
 QNN_ERROR = "QnnDsp <E> the frob of this graph is not known"

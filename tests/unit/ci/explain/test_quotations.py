@@ -132,6 +132,12 @@ def test_blocks_that_quote_are_found_in_chunks_of_any_size(size: int) -> None:
     assert (cause.rule, cause.count) == ("no-space", 1)
 
 
+def test_a_script_of_github_ends_where_its_group_does() -> None:
+    script = f"##[group]Run df\ngrep '{DISK}' x\n"
+    assert names(explain_text(f"{script}##[endgroup]\nfine\n", RULES)) == []
+    assert names(explain_text(f"##[group]Run df\n{DISK}\n", RULES)) == ["no-space"]
+
+
 @pytest.mark.parametrize("quoted_log", ["> {}\n> {}\n", "{}\n    $ x\n"])
 def test_a_log_that_is_quoted_as_a_whole_is_explained(quoted_log: str) -> None:
     assert names(explain_text(quoted_log.replace("{}", DISK), RULES)) == ["no-space"]
