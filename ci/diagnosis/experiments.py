@@ -54,7 +54,8 @@ class Result(Struct, frozen=True):
     the program was refused (``is_refused``), died, or did not end. ``is_fleeting`` is whether a
     limit, or something outside of the process, ended it, so that another run may answer otherwise.
     ``cpu_nodes`` is the number of nodes on the CPU, if these are what is wrong; ``is_wrong`` is
-    whether the outputs are rejected then, too."""
+    whether the outputs are rejected then, too, and those of a model that is refused without a
+    change."""
 
     reached_db: float | None = None
     predicted_db: float | None = None

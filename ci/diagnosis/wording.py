@@ -35,14 +35,20 @@ def describe_proof(diagnosis: Diagnosis) -> str:
     proof = f"{proof} {change}"
     if diagnosis.on_whole:
         proof = f"{proof}; the whole model has {show_pair(*diagnosis.on_whole)} with it"
-    return proof if diagnosis.cures_whole else f"{proof}, so something else is wrong, too"
+    # Of a model that is refused without the cure, the outputs are seen only with it.
+    last_result = diagnosis.on_whole[1] if diagnosis.on_whole else diagnosis.after
+    has_wrong_outputs = last_result.is_wrong and not diagnosis.before.cpu_nodes
+    is_all = diagnosis.cures_whole and not has_wrong_outputs
+    return proof if is_all else f"{proof}, so something else is wrong, too"
 
 
 def show_pair(before: Result, after: Result) -> str:
     """Return the results without and with a change, such as ``5.0 dB, and 68.4 dB``. Of nodes on
     the CPU, with the accuracy that the change costs, if it costs any."""
-    is_none = before.cpu_nodes and not (after.cpu_nodes or after.is_wrong)
-    pair = f"{show_result(before)}, and {'none' if is_none else show_result(after)}"
+    counts_nodes = bool(before.cpu_nodes)
+    is_none = counts_nodes and not (after.cpu_nodes or after.is_wrong)
+    shown_after = "none" if is_none else show_result(after, counts_nodes=counts_nodes)
+    pair = f"{show_result(before, counts_nodes=counts_nodes)}, and {shown_after}"
     if before.cpu_nodes and loses(after, before):
         pair += f" ({after.reached_db:.1f} dB instead of {before.reached_db:.1f})"
     return pair
@@ -71,12 +77,13 @@ def name_subject(diagnosis: Diagnosis) -> str:
     return f"the part ({shown})"
 
 
-def show_result(result: Result) -> str:
-    """Return the SQNR of a result, how many nodes are on the CPU, or that there are no outputs."""
+def show_result(result: Result, *, counts_nodes: bool) -> str:
+    """Return the SQNR of a result, how many nodes are on the CPU, or that there are no outputs.
+    ``counts_nodes`` is whether nodes on the CPU are what the experiments are about."""
     if result.cpu_nodes:
         nodes = f"{count(result.cpu_nodes, 'node')} on the CPU"
         return f"{nodes} and wrong outputs" if result.is_wrong else nodes
-    if result.is_wrong:
+    if counts_nodes and result.is_wrong:
         return "none, but wrong outputs"
     return "no outputs" if result.reached_db is None else f"{result.reached_db:.1f} dB"
 
@@ -134,15 +141,19 @@ def name_reason(remedy: RemedyChoice, diagnosis: Diagnosis) -> str:
 
 def list_facts(diagnosis: Diagnosis) -> list[str]:
     """Return what is known of a cause that experiments did not show, and what was tried."""
+
+    def show(result: Result) -> str:
+        return show_result(result, counts_nodes=bool(diagnosis.before.cpu_nodes))
+
     tried = [
         f"{' and '.join(remedy.name for remedy in trial.remedies)}"
-        f" ({trial.result.failure or show_result(trial.result)})"
+        f" ({trial.result.failure or show(trial.result)})"
         for trial in diagnosis.tried
     ]
-    facts = [f"{name_subject(diagnosis)} has {show_result(diagnosis.before)}"]
+    facts = [f"{name_subject(diagnosis)} has {show(diagnosis.before)}"]
     if diagnosis.on_whole and diagnosis.is_only_of_part:
         names = " and ".join(remedy.name for remedy in diagnosis.cure)
-        facts[0] += f", and {show_result(diagnosis.after)} with {names}"
+        facts[0] += f", and {show(diagnosis.after)} with {names}"
         facts.append(f"the whole model has {show_pair(*diagnosis.on_whole)} with it")
     if tried:
         facts.append(f"tried: {shorten_list(tried)}")

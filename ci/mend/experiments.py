@@ -554,11 +554,13 @@ def read_result(case: Case, question: Question, *, is_whole: bool = False) -> Re
             return Result(failure=f"it {NOTHING}")
         return Result(failure=failure, is_right=is_passed, is_refused=is_refused)
     is_lowered = answered.isdisjoint(STOPPING)
+    accuracy = OF_ACCURACY if is_whole else {Question.FAITHFUL}
     is_faithful = Question.FAITHFUL not in answered and question is Question.FAITHFUL
     return Result(
         reached_db=reached,
         predicted_db=judged.predicted_sqnr_db,
         is_right=is_passed or is_faithful or (is_lowered and question in STOPPING),
+        is_wrong=question in STOPPING and not answered.isdisjoint(accuracy),
     )
 
 

@@ -59,6 +59,27 @@ def masked_slightly() -> Made:
     return vary(Masked(-30.0), (1, 16, 32))
 
 
+class MaskedWithSink(nn.Module):
+    """Causal attention [1, 16, 32] whose softmax also reads a learned score, an attention sink."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(32, 32) for _ in range(3))
+        self.sink = nn.Parameter(torch.tensor(0.5))
+        self.register_buffer("mask", torch.full((16, 16), torch.finfo(torch.float32).min).triu(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.q(x) @ self.k(x).transpose(1, 2) / 32**0.5 + self.mask
+        sinks = self.sink.view(1, 1, 1).expand(1, 16, 1)
+        weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
+        values: Tensor = weights @ self.v(x)
+        return values
+
+
+def masked_with_sink() -> Made:
+    return vary(MaskedWithSink(), (1, 16, 32))
+
+
 class Angles(nn.Module):
     """Sines and cosines of a time step up to 1,000 times eight frequencies."""
 

@@ -26,9 +26,9 @@ MASKS: Mapping[str, tuple[int, ...]] = {
 # Operators that only pass a mask or masked scores on.
 PASSES = frozenset(
     {
-        *("_to_copy", "_unsafe_view", "add", "alias", "clamp", "clone", "contiguous", "dropout"),
-        *("expand", "flatten", "maximum", "permute", "reshape", "squeeze", "to", "transpose"),
-        *("type_as", "unflatten", "unsqueeze", "view"),
+        *("_to_copy", "_unsafe_view", "add", "alias", "cat", "clamp", "clone", "contiguous"),
+        *("dropout", "expand", "flatten", "maximum", "permute", "reshape", "squeeze", "to"),
+        *("transpose", "type_as", "unflatten", "unsqueeze", "view"),
     }
 )
 MASK_LATE = (

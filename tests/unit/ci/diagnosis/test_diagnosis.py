@@ -807,6 +807,7 @@ def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
 
 
 ALIKE = Result(failure="refused: error 1002", is_refused=True)
+AMISS = Result(reached_db=-12.3, is_right=True, is_wrong=True)
 D = choose("d")
 REFUSAL = Suspicion(ALIKE, first=("", "", "net.py:9"), faults=("fault-b",), count=20)
 VAIN = {"b": ALIKE, "a": ALIKE, "c": ALIKE}
@@ -822,6 +823,22 @@ IN_VAIN = ", ".join(f"{name} ({ALIKE.failure})" for name in VAIN)
             {},
             ["b"],
             "reason of b (proven: the model has no outputs, and 68.9 dB with b)",
+        ),
+        # That its outputs are rejected then is another cause, which was hidden until it ran.
+        (
+            {"b": AMISS},
+            {},
+            ["b"],
+            f"reason of b (proven: the model has no outputs, and -12.3 dB with b, {ELSE})",
+        ),
+        (
+            {**VAIN, "d": AMISS},
+            {"2": ALIKE, "2 d": RIGHT},
+            ["b", "a", "c", "2", "2 d", "d"],
+            (
+                f"reason of d (proven: {PART} has no outputs, and 68.9 dB with d; the whole model"
+                f" has no outputs, and -12.3 dB with it, {ELSE})"
+            ),
         ),
         # More remedies are tried on the smallest part that is refused for the same reason.
         (

@@ -388,6 +388,11 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (lambda net, x: x.masked_fill(x > 0, -1e9).softmax(-1), "8a8w", ["mask-too-large"]),
         (lambda net, x: torch.where(x > 0, x, FILL).softmax(-1), "u8", ["mask-too-large"]),
         (lambda net, x: torch.where(x > 0, x, FILL).softmax(-1), "16a8w", [IN_16_BITS]),
+        (
+            lambda net, x: torch.cat([x.masked_fill(x > 0, -1e9), x], -1).softmax(-1),
+            "8a8w",
+            ["mask-too-large"],
+        ),
         (lambda net, x: x.masked_fill(x > 0, -30.0).softmax(-1), "8a8w", []),
         (lambda net, x: x.masked_fill(x > 0, -1e3).softmax(-1), "16a8w", []),
         (lambda net, x: x.masked_fill(x > 0, -1e9) * 2, "8a8w", []),

@@ -112,7 +112,11 @@ NOT_RUN, NOT_MADE = NO_OUTPUTS.find("error 0x1"), NOT_LOWERED.find("error 3110")
             Result(failure="it finds nothing to change"),
         ),
         # It runs: how near it is to the model is another question.
-        (make_case(NOISE.find("x"), sqnr_db=9.0), Question.RUN, Result(9.0, is_right=True)),
+        (
+            make_case(NOISE.find("x"), sqnr_db=9.0),
+            Question.RUN,
+            Result(9.0, is_right=True, is_wrong=True),
+        ),
     ],
 )
 def test_a_part_without_outputs_is_refused_as_the_model_is(

@@ -568,6 +568,8 @@ ROWS: dict[str, list[Row]] = {
         (1, [(2, 4, 8), (4, 4)], lambda x, m: attention(x, x, x, ((m < FEW) * -1e9)[None])),
         (1, (2, 4, 4), lambda x: (x + torch.full((4, 4), -1e4).triu(1)).clamp(-1e9).softmax(-1)),
         (1, (2, 4, 4), lambda x: (x + torch.full((4, 4), -1e4).triu(1).add(W[:4])).softmax(-1)),
+        # A sink of attention joins the masked scores.
+        (1, (2, 4, 4), lambda x: torch.cat([x + UPPER * -1e4, x[..., :1]], -1).softmax(-1)),
         (0, [(2, 4, 4), (4, 4)], lambda x, m: (x + (1 - (m > FEW).float()) * -9.0).softmax(-1)),
         (0, [(2, 4, 4), (4, 4)], lambda x, m: (x + (1 - (m > FEW).float()) * -1e4).sigmoid()),
         (0, (2, 4, 4), lambda x: [(y := x + torch.full((4, 4), -1e4).triu(1)).softmax(-1), y]),
