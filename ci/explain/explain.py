@@ -14,12 +14,12 @@ import msgspec
 from msgspec import Struct
 
 from ci.explain.frames import find_below, find_raising_frame
+from ci.explain.index import index_rules
 from ci.explain.loaders import STEM, find_refusal
 from ci.explain.quotations import Blocks, find_message, has_form_of, unquote
 from ci.explain.rules import (
     DIGITS,
     Area,
-    Literal,
     Place,
     Role,
     Rule,
@@ -57,7 +57,6 @@ _ANSI = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\^])"  # and Buildkite's
 )
 _NO_DIGITS = dict.fromkeys(DIGITS)
-_ANY = (Literal(b"", b"", b""),)  # for rules that look at each line
 # Byte order marks, none of which is a part of another. Windows PowerShell writes UTF-16 with one.
 _MARKED = {
     codecs.BOM_UTF8: "utf-8",
@@ -216,7 +215,7 @@ class _Scan:
     """The state of a scan. ``lines`` is the number of lines, and ``own_lines`` those of this part
     if messages in it were translated."""
 
-    rules: Sequence[Rule]
+    rules: tuple[Rule, ...]
     matches: dict[str, _Match] = field(default_factory=dict)  # rule: its first line
     unknown: list[Unknown] = field(default_factory=list)
     unknown_count: int = 0
@@ -246,19 +245,12 @@ class _Scan:
         starts = b"\n".join(kind[:LINE_CHARS] for kind in kinds)
         self.blocks.read(chunk, low, is_last=is_last)
         self.places += count_places(starts.decode("utf-8", "replace"))
-        log_texts = {text for rule in self.rules for text in (*rule.log, *rule.unless)}
-        self.contained |= {text for text in log_texts if text.encode() in shapes}
+        index = index_rules(self.rules)
+        self.contained |= {text for text, low_text in index.log_texts.items() if low_text in shapes}
         rule_by_start: dict[int, str] = {}
         new: list[tuple[int, str]] = []
         narrowed: dict[object, list[tuple[int, str]]] = {}
-        for rule in self.rules:
-            literals = [
-                text
-                for text, shape, word in rule.literals or _ANY
-                if word in words and shape in shapes
-            ]
-            if not literals:
-                continue
+        for rule, literals in index.select(shapes, words):
             lines = _narrow(rule, _find_lines(chunk, low, literals), narrowed)
             for start, line in lines:
                 if start in rule_by_start or start in self.blocks.starts:
@@ -479,7 +471,7 @@ def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanati
     LINE_BYTES, the first and the last half of that are read. Only two chunks and one line are in
     memory at a time.
     """
-    scan = _Scan(rules)
+    scan = _Scan(tuple(rules))
     chunks = _split(log)
     chunk = next(chunks, None)
     while chunk is not None:
@@ -585,7 +577,7 @@ def find_other(rule: Rule, taken: _Match, scan: _Scan) -> Rule | None:
 def _list_matched(scan: _Scan) -> list[Rule]:
     """Return the rules that apply to the log, in the order of their first lines. Lines of others
     become errors that match no rule."""
-    matched = [rule for rule in scan.rules if rule.id in scan.matches]
+    matched = index_rules(scan.rules).find_by_id(scan.matches)
     # The next rule may match such a line: error 1002 of a context binary had no cause any more when
     # the rule for contexts on QNN's GPU backend took it.
     for rule in [rule for rule in matched if not is_in_its_log(rule, scan)]:

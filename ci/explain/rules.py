@@ -263,8 +263,6 @@ def list_words(text: bytes) -> bytes:
 compile_once = functools.lru_cache(maxsize=4096)(re.compile)
 
 
-# A rule is compared with each part of each log, but what it looks for never changes.
-@functools.lru_cache(maxsize=4096)
 def _list_literals(
     text: tuple[str, ...], code: int = 0, names: tuple[str, ...] = (), family: str = ""
 ) -> tuple[Literal, ...]:
@@ -278,7 +276,9 @@ def _list_literals(
     return tuple(literals)
 
 
-class Rule(Struct, frozen=True, forbid_unknown_fields=True):
+# Rules are only equal to themselves, so that an index of them is made once (``index_rules``). The
+# dictionary has what is cached.
+class Rule(Struct, frozen=True, forbid_unknown_fields=True, eq=False, dict=True):
     """A rule about log lines.
 
     A line matches if it contains the error number ``code`` or one of ``text`` (ignoring case) and
@@ -379,7 +379,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         """The id of the rule's findings, or the name of a rule without a number."""
         return f"QNN{self.number}" if self.number else self.id
 
-    @property
+    @functools.cached_property
     def literals(self) -> tuple[Literal, ...]:
         """Each line that the rule matches contains at least one of these texts. A rule that has
         only a pattern has no literals."""
@@ -465,7 +465,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return text.format_map({"within": "", **values}) if values else text
 
 
-class Naming(Struct, frozen=True, forbid_unknown_fields=True):
+class Naming(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """A kind of line that names an operator, a node or a pass.
 
     Such a line contains one of ``text`` (ignoring case), and ``pattern`` finds the name as the
@@ -484,7 +484,7 @@ class Naming(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         check_pattern(self.pattern)
 
-    @property
+    @functools.cached_property
     def literals(self) -> tuple[Literal, ...]:
         """Each line that names an operator contains one of these texts."""
         return _list_literals(self.text)
