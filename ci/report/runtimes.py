@@ -405,9 +405,14 @@ def describe_better(group: Group) -> Iterator[str]:
 
 
 def show_cure(row: RuntimeRow) -> str:
-    """Return why a row is red, and what cures it: ``fix`` if this is proven, else ``try``."""
+    """Return why a row is red, and what cures it."""
+    return "; ".join(filter(None, [row.headline, show_remedy(row)]))
+
+
+def show_remedy(row: RuntimeRow) -> str:
+    """Return what cures a row: ``fix`` if this is proven, else ``try``; empty if nothing is."""
     word = "fix" if row.is_proven else "try"
-    return f"{row.headline}; {word}: {row.remedy}" if row.remedy else row.headline
+    return f"{word}: {row.remedy}" if row.remedy else ""
 
 
 def list_differences(group: Group) -> Iterator[tuple[str, str]]:
@@ -430,12 +435,20 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
     passed = {row.runtime for row in group.green}
     # If none passed, the sentence says why.
     red = [row for row in group.rows if row.status is Status.FAILED and passed]
+    causes_by_remedy: dict[tuple[str, str], list[str]] = {}
     for rows in group_by_fault(red):
         runtimes = {row.runtime for row in rows}
         is_of_one = len(runtimes) == 1 and passed - runtimes
         word = f"only {TITLES[rows[0].runtime]}" if is_of_one else "red"
         first = next((row for row in rows if row.is_proven), rows[0])
-        yield word, f"{', '.join(row.label for row in rows)}: {show_cure(first)}"
+        cause = f"{join_labels(rows)}: {first.headline}"
+        remedy = show_remedy(first)
+        if remedy:
+            causes_by_remedy.setdefault((word, remedy), []).append(cause)
+        else:  # a cause without one has its own line
+            causes_by_remedy[word, cause] = []
+    for (word, last), causes in causes_by_remedy.items():
+        yield word, "; ".join([*causes, last])
     yield from list_warnings(group.green)
 
 

@@ -644,6 +644,19 @@ def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_say
     (card,) = (card for card in make_document(report).cards if card.kind == "differences")
     labels = "ExecuTorch fp16, ONNX Runtime fp16, LiteRT fp16"
     assert card.lines == (("red", f"{labels}: known fault a [net.py:3]; fix: expand it"),)
+    # One remedy for two causes of a runtime is listed once.
+    report = compare(
+        executorch=[fail("fp16", "no builder", "by a series"), fail("8a8w", "slow", "by a series")],
+        onnxruntime=[make_case("u8", FAST), fail("fp16", "the sum is wrong", "by a series")],
+    )
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    assert card.lines == (
+        (
+            "only ExecuTorch",
+            "ExecuTorch fp16: no builder; ExecuTorch 8a8w: slow; fix: by a series",
+        ),
+        ("red", "ONNX Runtime fp16: the sum is wrong; fix: by a series"),
+    )
 
 
 def test_why_a_row_is_red_is_listed_also_if_only_its_own_runtime_passed() -> None:
