@@ -240,8 +240,7 @@ def describe_only(row: RuntimeRow, group: Group) -> Iterator[str]:
     word = "only " if len(group.rows) > 1 else ""
     yield f"{word}{row.label} passed{shown_figures}"
     yield from describe_inputs([row])
-    if row.high_ms is None:
-        yield f"no time is known{explain_no_times([row], names_all=False)}"
+    yield from describe_untimed([row])
 
 
 def describe_fastest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
@@ -249,7 +248,6 @@ def describe_fastest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     intervals overlap."""
     timed = [row for row in rows if row.high_ms is not None]
     if not timed:
-        yield f"no time is known{explain_no_times(rows, names_all=False)}"
         return
     fastest, *alike = find_fastest(rows)
     tie = f", which cannot be distinguished from {join_labels(alike)}" if alike else ""
@@ -260,10 +258,11 @@ def describe_fastest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
 
 
 def describe_untimed(rows: Sequence[RuntimeRow]) -> Iterator[str]:
-    """Yield which rows have no time, if others have one: one of them could be the fastest."""
+    """Yield which rows have no time: one of them could be the fastest."""
     untimed = [row for row in rows if row.high_ms is None]
-    if untimed and len(untimed) < len(rows):
-        yield f"no time is known{explain_no_times(untimed, names_all=True)}"
+    if untimed:
+        names_all = len(untimed) < len(rows)
+        yield f"no time is known{explain_no_times(untimed, names_all=names_all)}"
 
 
 def find_fastest(rows: Sequence[RuntimeRow]) -> list[RuntimeRow]:
