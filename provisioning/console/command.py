@@ -77,8 +77,9 @@ ONLY_PARSE = "QNN_CI_ONLY_PARSE"  # the noxfile checks arguments before it insta
 GLOBAL = frozenset({*QUIET, *VERBOSE, "--json"})  # options that may precede the verb
 NO_THREAD = "can't start new thread"  # a RuntimeError
 NO_MAPPING = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
+# --chekc is like --check, but --sdk and --source, options of other verbs, are not like --soc.
+ALIKE = 0.8
 # Options that choose how a verb prints its result for people or a CI system
-ALIKE = 0.7  # --chekc is like --check, but --sdk, an option of other verbs, is not like --soc
 TEXT_FORMS = frozenset({"--annotate", "--github", "--markdown"})
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {

@@ -62,6 +62,7 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
         "epoch": lambda: read_clock({"SOURCE_DATE_EPOCH": "yesterday"}),
         "option": lambda: parser.parse_args(["--jso"]),
         "option of another verb": lambda: socs.parse_args(["--sdk", "/opt/qairt"]),
+        "similar option of another verb": lambda: socs.parse_args(["--source", "."]),
         "option without its name": lambda: models.parse_args(["net.py:make"]),
         "empty option": lambda: command.user_path(""),
         "unknown home": lambda: command.user_path("~no-such-user-at-all/x"),
