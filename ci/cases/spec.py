@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
-from ci.latency.estimate import find_device
+from ci.latency.estimate import find_soc_of_device, refuse_device
 from ci.models.lowering_options import OF_ONNX, ONE_RUN, check_choices
 from ci.models.schemes import (
     EXECUTORCH,
@@ -378,17 +378,9 @@ def _match_soc(word: str, names: Collection[str]) -> list[str]:
         return match_names("SoC", name_in(word, names), names)
     except UsageError as error:
         message, fix = error.what, f"{error.fix}{point_to_socs(word)}"
-        if (soc := _find_soc_of_device(word)) in names:
-            message, fix = f"{word!r} is a device, and not an SoC", f"use {soc}, its SoC"
+        if (soc := find_soc_of_device(word)) in names:
+            message, fix = refuse_device(word, soc)
         raise UsageError(message, why=error.why, fix=fix) from None
-
-
-def _find_soc_of_device(word: str) -> str:
-    """Return the SoC of a device with published times, such as Galaxy S24; "" if it is unknown."""
-    try:
-        return find_device(word).soc
-    except UsageError:
-        return ""
 
 
 def expand_files(words: Sequence[str], names: Iterable[str], suffix: str) -> Iterator[str]:

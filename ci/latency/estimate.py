@@ -191,6 +191,19 @@ def find_device(text: str) -> Device:
     return devices[(exact or names)[0]]
 
 
+def find_soc_of_device(word: str) -> str:
+    """Return the SoC of a device with published times, such as Galaxy S24; "" if it is unknown."""
+    try:
+        return find_device(word).soc
+    except UsageError:
+        return ""
+
+
+def refuse_device(word: str, soc: str) -> tuple[str, str]:
+    """Return the message and the fix for a device where an SoC is expected."""
+    return f"{word!r} is a device, and not an SoC", f"use {soc}, its SoC"
+
+
 def estimate_times(
     simulation: Simulation | None,
     scheme: AnyScheme,

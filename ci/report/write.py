@@ -20,6 +20,7 @@ from ci.report.schema import (
     Report,
     RunFacts,
 )
+from provisioning.console.caller import shown_path
 from provisioning.documents import DocumentError, decode_json, read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
@@ -96,6 +97,11 @@ def find_report(path: Path) -> Path:
 def read_unchecked(path: Path) -> Report:
     """Return a report as ``read_report`` does, but with the summary that is in the file."""
     file = find_report(path)
+    if path.is_dir() and not file.exists():
+        folders = [found.parent for found in sorted(path.glob("*/report.json"))]
+        if folders:
+            shown = " or ".join(map(shown_path, folders))
+            raise UsageError(f"there is no report in {shown_path(path)}", fix=f"pass {shown}")
     fix = "docs/schemas/report.schema.json describes it"
     return read_json(file, Report, "report", fix, upgrade)
 

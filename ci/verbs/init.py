@@ -66,7 +66,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     # Not resolved, so that links in the path stay as the user typed them.
     root = Path(os.path.abspath(directory))  # noqa: PTH100
     if not root.is_dir():
-        raise UsageError(f"{root} is not a directory")
+        raise UsageError(f"{root} is not a directory", fix="create it, or correct the path")
     top = find_repository(root / POLICY) or root  # GitHub reads no workflows elsewhere
     workflow = WORKFLOW if top == root else str(top / WORKFLOW)
     policy = (root / POLICY).relative_to(top).as_posix()

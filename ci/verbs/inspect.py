@@ -5,7 +5,8 @@ support an SoC."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from ci.inspect.genie_verdict import check_genie
 from ci.inspect.litert_libraries import describe_releases
 from ci.inspect.loading import judge_bundle, judge_program
 from ci.inspect.socs import SocAnswers, answer_soc, render_soc
+from ci.latency.estimate import find_soc_of_device, refuse_device
 from ci.onnx.reading import seal_file
 from ci.report.filled import fill_text
 from ci.report.runtimes import TITLES
@@ -175,6 +177,19 @@ def require_loader(path: Path, runtime: str) -> None:
         )
 
 
+@contextmanager
+def devices_refused(names: Sequence[str]) -> Iterator[None]:
+    """Name the SoC of the first of ``names`` that is a device, if the block refuses an SoC."""
+    try:
+        yield
+    except UsageError as error:
+        for name in names:
+            if (soc := find_soc_of_device(name)) and repr(name) in error.what:
+                message, fix = refuse_device(name, soc)
+                raise UsageError(message, fix=fix) from error
+        raise
+
+
 def describe_socs(names: Sequence[str], *, is_alone: bool) -> Outcome:
     """Describe the SoCs with these ``names``. ``is_alone`` is whether no other option was passed.
     Raises UsageError if there is another one or no SoC, or if one is unknown."""
@@ -184,7 +199,8 @@ def describe_socs(names: Sequence[str], *, is_alone: bool) -> Outcome:
             why="" if is_alone else "only --soc can be used without one",
             fix="pass a file, or --soc alone to see which lanes support an SoC",
         )
-    answers = tuple(map(answer_soc, names))
+    with devices_refused(names):
+        answers = tuple(map(answer_soc, names))
     is_supported = all(any(lane.is_supported for lane in answer.lanes) for answer in answers)
     return Outcome(
         "\n\n".join(map(render_soc, answers)),
@@ -207,10 +223,10 @@ def judge_file(
 ) -> Outcome:
     """Judge whether a program can load or an app can run QNN, by what the file is, on the SoCs with
     these ``names``. Raises UsageError for options that the file cannot use."""
-    socs = [soc.upper() for soc in names]
-    socs = [name_in(soc, read_all_socs()) for soc in socs]
-    for soc in socs:
-        find_any_soc(soc)
+    socs = [name_in(name, read_all_socs()) for name in names]
+    with devices_refused(names):
+        for soc in socs:
+            find_any_soc(soc)
     progress.step(f"reading {path.name}")
     if path.is_dir() and (config := find_config(path)):
         if len(socs) > 1:

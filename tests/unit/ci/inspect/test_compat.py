@@ -217,7 +217,12 @@ def test_compat_prints_a_row_for_each_axis_and_the_answer(
         [str(notes), "--soc", "SM8650"],
         *(
             [gone, *options]
-            for options in ([], ["--soc", "sm1"], ["--soc", "sm1", "--runtime", "2.49"])
+            for options in (
+                [],
+                ["--soc", "sm1"],
+                ["--soc", "sm1", "--runtime", "2.49"],
+                ["--soc", "SM8750", "--soc", "Galaxy S24"],
+            )
         ),
     ):
         code = main(["inspect", "--load", *words])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from ci.__main__ import main
 from ci.inspect.socs import answer_soc, is_too_old, render_soc
-from provisioning.errors import UsageError
+from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.targets import find_any_soc, read_all_socs
 
 ROWS = {
@@ -103,3 +104,9 @@ def test_only_a_qnn_that_is_known_not_to_know_an_soc_is_too_old(
     name: str, version: str, too_old: bool
 ) -> None:
     assert is_too_old(find_any_soc(name), version) is too_old
+
+
+def test_a_device_is_refused_with_its_soc(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "--soc", "Galaxy S24"]) == ExitCode.USAGE
+    refusal = capsys.readouterr().err
+    assert "'Galaxy S24' is a device, and not an SoC\n  fix: use SM8650, its SoC" in refusal

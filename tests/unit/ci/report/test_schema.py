@@ -303,3 +303,12 @@ def test_a_changed_case_is_better_or_worse_by_its_most_important_figure(
 )
 def test_a_run_has_no_more_cases_at_a_time_than_it_has(number: int, jobs: int, text: str) -> None:
     assert count_cases(number, jobs) == text
+
+
+def test_a_folder_of_reports_is_refused_with_its_reports(report: Report, tmp_path: Path) -> None:
+    for name in ("test_emulator", "mend"):
+        write_report(report, tmp_path / name)
+    with pytest.raises(UsageError) as caught:
+        read_report(tmp_path)
+    expected = f"pass {tmp_path / 'mend'} or {tmp_path / 'test_emulator'}"
+    assert caught.value.fix == expected
