@@ -472,6 +472,15 @@ def has_same_fault(first: RuntimeRow, second: RuntimeRow) -> bool:
     return len(headlines) == 1 or not {*first.faults}.isdisjoint(second.faults)
 
 
+def describe_no_difference(group: Group) -> str:
+    """Return what a group without differences has instead of them."""
+    if len({row.runtime for row in group.rows}) == 1:
+        return "no other runtime judged this model"
+    # If none passed, the sentence says what is wrong with each.
+    wrong = " or gets wrong" if group.green else ""
+    return f"nothing that only one runtime leaves on the CPU{wrong}"
+
+
 def list_warnings(rows: Iterable[RuntimeRow]) -> Iterator[tuple[str, str]]:
     """Yield each warning with the rows that have it: a quantized program that computes nearly all
     in float16 says little about its scheme."""
@@ -534,9 +543,7 @@ def make_document(report: RuntimesReport) -> Document:
         title = f"{group.model} on {group.soc}"
         lines = tuple(list_differences(group))
         plot = draw(group)
-        if not lines:
-            wrong = " or gets wrong" if group.green else ""
-            lines = (("", f"nothing that only one runtime leaves on the CPU{wrong}"),)
+        lines = lines or (("", describe_no_difference(group)),)
         # The sentence says it of those that passed.
         not_green = [row for row in group.rows if row not in group.green]
         if untimed := [row for row in not_green if row.high_ms is None and row.time_obstacle]:

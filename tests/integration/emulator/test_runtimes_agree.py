@@ -169,6 +169,6 @@ def test_the_common_page_has_the_figures_of_the_lane_alone(
     words += ["--diagnose", "0", "--reports", str(tmp_path)]
     run_to_end(words, timeout_s=3000, codes=JUDGED, env=variables)
     alone = dict(read_lane(tmp_path / verb.replace("-", "_") / "index.html", runtime))
-    # A lane's own page has red rows first.
+    # A lane's own page has first what to look at first.
     assert sorted(scheme for _, scheme in alone) == sorted(schemes)
     assert common == alone

@@ -687,6 +687,17 @@ def test_why_a_row_is_red_is_listed_also_if_only_its_own_runtime_passed() -> Non
     assert card.lines == (("", "nothing that only one runtime leaves on the CPU"),)
 
 
+def test_a_model_that_one_runtime_judges_is_not_compared() -> None:
+    rows = [make_case("fp16", FAST), make_case("u8", SLOW)]
+    (card,) = (
+        card
+        for card in make_document(compare(onnxruntime=rows)).cards
+        if card.kind == "differences"
+    )
+    assert card.plot
+    assert card.lines == (("", "no other runtime judged this model"),)
+
+
 def test_a_known_fault_with_a_name_per_runtime_is_one_fault() -> None:
     def fail(fault: str) -> Case:
         case = make_case("fp16", NEAR, status=RED)
