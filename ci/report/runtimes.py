@@ -603,7 +603,9 @@ def make_table(groups: Sequence[Group], *, names_model: bool) -> Table:
         title = f"{title} on {socs[0]}"
         return Table(title, "", head, tuple(rows), verdict=first, numbers=numbers)
     caption = f"each cell: {', '.join(FIGURES)}"
-    return Table(title, caption, (*head, *socs), tuple(rows))
+    # A narrow terminal would cut the last ones without a word.
+    spare = tuple(reversed(range(len(head) + 1, len(head) + len(socs))))
+    return Table(title, caption, (*head, *socs), tuple(rows), spare=spare)
 
 
 def show_figures(row: RuntimeRow | None) -> str:

@@ -412,6 +412,15 @@ def test_each_soc_has_its_own_fastest_row_and_one_that_is_red_there_is_no_choice
 HOSTILE = "a|b*_ <img src=x> @octocat #1.py:net\n::error::no" + "y" * 300
 
 
+def test_a_terminal_too_narrow_for_all_socs_names_those_that_are_left_out() -> None:
+    socs = ("SM8450", "SM8550", "SM8650", "SM8750", "QCS8550", "SXR2330P")
+    report = compare(executorch=[make_case("16a8w", NEAR, soc=soc) for soc in socs])
+    text = render_text(make_document(report), 100)
+    head, (left_out,) = text.splitlines()[0], re.findall("left out at 100 columns: (.*)", text)
+    assert [*re.findall(r"[SQ]\w+\d\w*", head), *left_out.split(", ")] == [*socs]
+    assert "left out" not in render_text(make_document(report), 160)
+
+
 @pytest.mark.parametrize("models", [("net.py:net",), (HOSTILE,), (HOSTILE, "net.py:net")])
 def test_all_forms_say_the_same_sentence(models: tuple[str, ...]) -> None:
     report = compare(
