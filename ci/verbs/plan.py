@@ -20,8 +20,11 @@ from provisioning.console.command import FILE, FLAG, Outcome, group_options, use
 from provisioning.console.progress import Progress
 from provisioning.console.user_folder import require_output, write_output
 from provisioning.errors import UsageError
+from provisioning.manifest.reader import manifests_root
+from provisioning.quoting import shell_word
 
 GATE = "manifests/policies/gate.toml"
+OF_EXECUTORCH = "backends/qualcomm"
 NOT_RECORDED = (
     "warning: plan no longer records what sessions open, and --record will be removed: list the"
     " files that a session uses in [[rule]] of the rules"
@@ -59,9 +62,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for warning in list_outdated(repository.rules):
         progress.step(f"warning: {warning}")
     if not (args.rules or repository.is_bare or (source / GATE).is_file()):
+        fix = "for another repository, pass --rules"
+        if (source / OF_EXECUTORCH).is_dir():
+            rules = shell_word(str(manifests_root() / "policies" / "gate-executorch.toml"))
+            fix = f"pass --rules {rules} for ExecuTorch"
         progress.step(
-            f"{source} has no {GATE}, so these are the sessions of executorch-qnn-ci itself; for"
-            " another repository, pass --rules"
+            f"warning: {source} has no {GATE}, so these are the sessions of executorch-qnn-ci"
+            f" itself; {fix}"
         )
     if args.out:
         require_output(args.out, is_plan, describe_fix("--out"))

@@ -12,6 +12,7 @@ import pytest
 from ci.__main__ import main
 from ci.verbs.plan import find_base
 from provisioning.errors import UsageError
+from provisioning.manifest.reader import manifests_root
 
 
 @pytest.mark.parametrize("event", ["push", "pull_request", ""])
@@ -34,7 +35,7 @@ def test_a_plan_of_a_repository_without_rules_says_whose_sessions_it_lists(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     notes = []
-    for files in ((), ("manifests/policies/gate.toml",)):
+    for files in ((), ("backends/qualcomm/a.cpp",), ("manifests/policies/gate.toml",)):
         for name in files:
             (tmp_path / name).parent.mkdir(parents=True)
             (tmp_path / name).touch()
@@ -42,8 +43,17 @@ def test_a_plan_of_a_repository_without_rules_says_whose_sessions_it_lists(
         for words in (("init", "-q"), (*who, "commit", "-q", "--allow-empty", "-m", "x")):
             run(["git", "-C", str(tmp_path), *words], check=True)
         assert main(["plan", "--source", str(tmp_path), "--base", "HEAD"]) == 0
-        notes.append("sessions of executorch-qnn-ci itself" in capsys.readouterr().err)
-    assert notes == [True, False]
+        warning = capsys.readouterr().err.partition("sessions of executorch-qnn-ci itself; ")[2]
+        notes.append(warning.strip().replace(str(manifests_root()), "MANIFESTS"))
+    assert notes == [
+        "for another repository, pass --rules",
+        "pass --rules MANIFESTS/policies/gate-executorch.toml for ExecuTorch",
+        "",
+    ]
+    rules = str(manifests_root() / "policies" / "gate-executorch.toml")
+    words = ["plan", "--source", str(tmp_path), "--base", "HEAD", "--rules", rules]
+    assert main(words) == 0
+    assert "build_android" in capsys.readouterr().out
 
 
 def test_record_is_accepted_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
