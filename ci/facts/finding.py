@@ -46,6 +46,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(number, float) and not math.isfinite(number) else number
 
 
+LEAST_SHARED = 10  # characters of a cut headline with which its evidence starts
 HEADLINE_CHARS = 100
 PLACE_MARK = re.compile(r" \[[^\[\]]+:\d+\]$")  # the end of a headline that has the user's line
 SHOWN = 8  # findings of a case that are shown whole
@@ -289,8 +290,16 @@ class Finding(Record, frozen=True, kw_only=True):
 
     @property
     def whole_headline(self) -> str:
-        """The headline as it was before it was cut."""
-        return f"{self.lead}{self.evidence.splitlines()[0]}" if self.is_cut else self.headline
+        """The headline as it was before it was cut, if the evidence starts with its last words."""
+        shown = self.headline.removesuffix("...")
+        first = next(iter(self.evidence.splitlines()), "")
+        if shown == self.headline:
+            return self.headline
+        # What precedes them depends on the kind of the finding and its subject.
+        for start in range(len(shown) - LEAST_SHARED):
+            if first.startswith(shown[start:]):
+                return f"{shown[:start]}{first}"
+        return self.headline
 
     @property
     def kin(self) -> tuple[object, ...]:

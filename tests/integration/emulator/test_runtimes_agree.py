@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ci.report.runtimes import FIGURES, NOTHING, TITLES
-from ci.verbs.environments import choose_runtimes
+from ci.verbs.environments import OF_RUNTIMES, choose_runtimes
 from ci.verbs.runtimes import RUNTIMES
 from provisioning.manifest.reader import read_toml
 from tests.integration.conftest import MakeOnce
@@ -92,10 +92,12 @@ class Rows(HTMLParser):
             self.rows[-1][self.column] = self.rows[-1].get(self.column, "") + data
 
 
-def list_pythons(words: list[str]) -> dict[str, str]:
+def list_pythons(words: list[str], model: Model) -> dict[str, str]:
     """The Python of each runtime: that of an environment of ./nox, or this one."""
     pythons = {}
-    for name, group in choose_runtimes(words).items():
+    for name, group_of_paths in choose_runtimes(words).items():
+        # The metrics of trained models import torch, also those of .onnx files.
+        group = OF_RUNTIMES[name] if model.corpus else group_of_paths
         made_by_nox = ROOT / ".nox" / group / "bin" / "python"
         modules, _ = RUNTIMES[name].modules.choose(has_functions=True)
         if made_by_nox.exists():
@@ -148,7 +150,7 @@ def test_the_common_page_has_the_figures_of_the_lane_alone(
     tmp_path: Path,
 ) -> None:
     chosen = [*choose(MODELS[name]), *SCHEMES]
-    pythons = list_pythons(chosen)
+    pythons = list_pythons(chosen, MODELS[name])
     if runtime not in pythons:
         pytest.skip(f"no environment for {TITLES[runtime]}: ./nox -s test makes one")
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), list_path()])}

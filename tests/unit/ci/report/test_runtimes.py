@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from ci.facts.finding import Certainty, Proof, advise
-from ci.facts.kinds import UNRECORDED
+from ci.facts.kinds import METRIC_ERROR, UNRECORDED
 from ci.report.columns import COLUMNS
 from ci.report.document import escape_markdown, render_markdown, render_text
 from ci.report.html import render_document
@@ -690,6 +690,12 @@ def test_why_a_row_is_red_is_listed_also_if_only_its_own_runtime_passed() -> Non
         ("red", f"ONNX Runtime u8: {long}"),
         ("only LiteRT", "LiteRT fp16: fp16 is wrong"),
     )
+    # What precedes the text depends on the kind of the finding.
+    error = "metrics.py:accuracy raised ModuleNotFoundError: No module named 'scipy.optimize'"
+    finding = METRIC_ERROR.find(error)
+    assert "scipy" not in finding.headline
+    broken = structs.replace(red, judgement=structs.replace(red.judgement, findings=(finding,)))
+    assert f"metric: {error})" in compare(onnxruntime=[broken]).answers[0]
     report = compare(litert=[make_case("fp16", status=RED)], onnxruntime=[red])
     (card,) = (card for card in make_document(report).cards if card.kind == "differences")
     # The sentence says why none passed.
