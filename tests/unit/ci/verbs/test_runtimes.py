@@ -326,7 +326,9 @@ def test_an_soc_that_a_runtime_lacks_is_named_however_it_was_typed(
     assert read_words(place, "litert").endswith(f" --soc {ONLY_LITERT} --estimate")
     assert data["unknown_socs"] == {name: [ONLY_LITERT] for name in ("executorch", "onnxruntime")}
     lacking = ("ExecuTorch", "ONNX Runtime")
-    reasons = ", ".join(f"{title}, which does not compile for {ONLY_LITERT}" for title in lacking)
+    reasons = ", and ".join(
+        f"{title}, which does not compile for {ONLY_LITERT}" for title in lacking
+    )
     (answer,) = data["answers"]  # type: ignore[attr-defined]
     assert answer.endswith(f"; not compared: {reasons}")
 
