@@ -4,11 +4,11 @@ in ci.mend.graph_rewrites, ci.mend.torch_rewrites or ci.mend.onnx_rewrites."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field, structs
 
 from ci.facts.finding import Finding
 from ci.models.schemes import Scheme
@@ -24,9 +24,10 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     helps, or () for all. ``cures`` lists ids of findings, names of known faults, and regular
     expressions that match the message of a finding. An ``approximate`` rewrite changes the
     function. ``bound`` is the largest difference from the original outputs, relative to their
-    range. ``proof`` states how it was measured that the rewrite helps, and ``reason`` why it
-    does. ``needless`` is empty if the rewrite works in both lanes, and otherwise says what the
-    other lane was seen to do instead, so that it needs none."""
+    range. ``proof`` states how it was measured that the rewrite helps, and ``reason`` why it does,
+    with ``reasons`` for lanes in which it does for another one. ``needless`` is empty if the
+    rewrite works in both lanes, and otherwise says what the other lane was seen to do instead, so
+    that it needs none."""
 
     name: str
     title: str
@@ -34,6 +35,7 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cures: tuple[str, ...]
     proof: str
     reason: str
+    reasons: Mapping[RewriteLane, str] = field(default_factory=dict)
     needless: str = ""
     schemes: tuple[Scheme, ...] = ()
     approximate: bool = False
@@ -77,4 +79,8 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
             raise ManifestError(problem) from None
         if names.count(row.name) > 1:
             raise ManifestError(f"there are two rewrites with the name {row.name!r}")
-    return tuple(row for row in rows if lane in row.lanes)
+    return tuple(
+        structs.replace(row, reason=row.reasons.get(lane, row.reason), reasons={})
+        for row in rows
+        if lane in row.lanes
+    )

@@ -34,7 +34,7 @@ from ci.mend.experiments import (
     is_same_refusal,
     read_result,
 )
-from ci.mend.table import read_rewrites
+from ci.mend.table import RewriteLane, read_rewrites
 from ci.mend.trials import Attempt, Trials
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -91,6 +91,16 @@ def test_a_part_is_judged_by_its_nodes_on_the_cpu(case: Case, result: Result) ->
         finding.id in {NOISE.id, QUANTIZED_BADLY.id} for finding in case.judgement.findings
     )
     assert read_result(case, Question.BUDGET, is_whole=True).is_wrong is is_wrong
+
+
+@pytest.mark.parametrize(
+    ("lane", "word"), [("torch", "through ExecuTorch"), ("onnx", "onnxruntime cannot give it")]
+)
+def test_a_rewrite_says_why_it_helps_in_the_lane_that_it_is_for(
+    lane: RewriteLane, word: str
+) -> None:
+    (row,) = [row for row in read_rewrites(lane) if row.name == "group-by-instance"]
+    assert word in row.reason
 
 
 NOT_RUN, NOT_MADE = NO_OUTPUTS.find("error 0x1"), NOT_LOWERED.find("error 3110")
