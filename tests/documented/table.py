@@ -67,10 +67,14 @@ class Row:
 
 def find_row(command: Command) -> Row:
     """The first row that fits a command. Raises LookupError if there is none."""
-    for row in ROWS:
-        if re.search(row.of, command.key):
-            return row
+    if row := _find_by_key(command.key):
+        return row
     raise LookupError(f"{command} has no row in tests/documented/table.py")
+
+
+@cache
+def _find_by_key(key: str) -> Row | None:
+    return next((row for row in ROWS if re.search(row.of, key)), None)
 
 
 @cache
