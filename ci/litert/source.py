@@ -9,6 +9,7 @@ factory or of a policy, as in the other lanes.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ from ci.models.user_models import MIN_SETS, NO_SOURCE, RANDOM
 from provisioning.documents import read_user_file
 from provisioning.errors import FailedError, UsageError, at_key
 
+# The version of the format, and the tag of one of the next fields: producer, domain, graph, opsets.
+OF_ONNX = re.compile(rb"\x08[\x01-\x1f][\x12\x22\x3a\x42]")
 LARGEST_CHANGE = 1e-5  # of an output's largest element, by a state that is an input
 
 
@@ -249,6 +252,12 @@ def read_litert(path: Path) -> bytes:
 def check_litert(data: bytes, name: str) -> None:
     """Raise UsageError for bytes that cannot be compiled. They are not trusted while they are
     read."""
+    if data[4:8] != b"TFL3" and OF_ONNX.match(data):
+        raise UsageError(
+            f"{name} is not a .tflite file",
+            why="its content is an ONNX model",
+            fix="name the file NAME.onnx, and judge it with test-onnx",
+        )
     if data[4:8] != b"TFL3":
         kind = "none of LiteRT's" if data else "empty"
         kind = "a ZIP archive" if data[:2] == b"PK" else kind

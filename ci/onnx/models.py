@@ -83,6 +83,7 @@ OTHERS = {
     b"<": "HTML or XML, likely the error page of a download",
     b"{": "JSON",
 }
+LITERT_ID = b"TFL3"  # bytes 4 to 8 of a .tflite file
 
 
 Shapes = Iterable[tuple[str, tuple[int, ...]]]  # names and shapes of inputs
@@ -184,6 +185,9 @@ def parse_model(path: Path) -> Any:
     for start, kind in OTHERS.items():
         if data.startswith(start):
             raise UsageError(problem, why=f"it is {kind}", fix="pass the .onnx file itself")
+    if data[4:8] == LITERT_ID:
+        fix = "name the file NAME.tflite, and judge it with test-litert"
+        raise UsageError(problem, why="it is a LiteRT model", fix=fix)
     try:
         with limited_memory(MEMORY_FACTOR * len(data) + MEMORY_BASE):
             model = onnx.ModelProto.FromString(data)

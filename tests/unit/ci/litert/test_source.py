@@ -64,6 +64,7 @@ WRONG = {
 
 UNUSABLE = {
     "an archive": (b"PK" * 9, "its content is a ZIP archive"),
+    "an ONNX model": (b"\x08\x08\x12\x07pytorch", "its content is an ONNX model"),
     "a cut model": (make_model("dense")[:-400], "is outside the flatbuffer"),
     "a compiled model": (make_compiled(), "is compiled already for Qualcomm SM8650"),
     "a compiled model without its stamp": (make_compiled(stamp=b""), "is compiled already"),

@@ -141,6 +141,7 @@ NO_MODEL: dict[str, bytes] = {
     "zip": b"PK\x03\x04" + bytes(50),
     "Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\n",
     "ELF": b"\x7fELF" + bytes(60),
+    "a .tflite file": b"\x1c\0\0\0TFL3" + bytes(60),
     "no graph": b"\x08\x0a",
     "a number for a graph": b"\x08\x0a\x38\x05",
     "endless number": b"\x08" + b"\xff" * 30,
