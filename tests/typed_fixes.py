@@ -56,7 +56,7 @@ ROWS = (
         "move it, or pass another directory with --report",
     ),
     ("test-emulator --model mlp --reports net.onnx/x", "pass a writable directory with --reports"),
-    ("test-emulatr", "--help` lists the verbs"),
+    ("test-emulatr", "--help` lists the "),
     ("update qnn-sdk --cooldown 3", "leave out --cooldown"),
     ("build direct --source tree", "add --soc, such as SM8750"),
     ("build direct --source tree --soc SM8450 --dsp-type 0", "use --dsp-type 3"),
@@ -211,6 +211,10 @@ ROWS_WITH = {
     ),
 }
 
+PLANS = (
+    "tests/unit/ci/gate/test_plan_verb.py"
+    "::test_a_plan_of_a_repository_without_rules_says_whose_sessions_it_lists"
+)
 HINTS = "tests/unit/ci/verbs/test_hints_are_typed.py"
 ARTIFACTS = "tests/unit/provisioning/artifacts/test_verbs.py"
 SUITE = "tests/integration/upstream/test_fake_suite.py"
@@ -225,6 +229,8 @@ LACKING = f"{HINTS}::test_no_hint_of_a_refusal_that_needs_more_than_files_ends_i
 # What a fix has in braces differs from call to call. These are typed by the row of a command, or by
 # a test of their own.
 TYPED_BY = {
+    "pass --rules {rules} for ExecuTorch": PLANS,
+    "for another repository, pass --rules": PLANS,
     "pass --scheme {counterpart or names[0]}": "test-emulator --scheme u8",
     (
         "pass --scheme {matching_scheme}, which replaces the schemes of a policy"
