@@ -28,16 +28,17 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 ANSWER_S, GONE = 20.0, {404, 410}
 # Vendors, and the projects that a page names.
 HOSTS = {
-    "abseil.io", "ai.google.dev", "bazel.build", "clang.llvm.org", "cmake.org",
-    "developer.android.com", "developer.apple.com", "docs.docker.com", "docs.github.com",
-    "docs.gradle.org", "docs.kernel.org", "docs.oracle.com", "docs.python.org",
-    "docs.pytorch.org", "docs.qualcomm.com", "docs.unity3d.com", "docs.yoctoproject.org",
-    "download.pytorch.org", "gcc.gnu.org", "git-scm.com", "github.com",
-    "gstreamer.freedesktop.org", "huggingface.co", "in-toto.io", "jumpstarter.dev",
-    "learn.microsoft.com", "lld.llvm.org", "man7.org", "manpages.ubuntu.com", "musl.libc.org",
-    "mutmut.readthedocs.io", "ninja-build.org", "onnxruntime.ai", "pip.pypa.io", "pytorch.org",
-    "review.coreboot.org", "source.android.com", "sourceware.org", "www.gnu.org",
-    "www.qualcomm.com",
+    "abseil.io", "ai.google.dev", "app.aihub.qualcomm.com", "bazel.build", "buck2.build",
+    "clang.llvm.org", "cmake.org", "developer.android.com", "developer.apple.com", "docs.astral.sh",
+    "docs.docker.com", "docs.github.com", "docs.gradle.org", "docs.kernel.org", "docs.oracle.com",
+    "docs.pydantic.dev", "docs.python.org", "docs.pytorch.org", "docs.qualcomm.com",
+    "docs.unity3d.com", "docs.yoctoproject.org", "download.pytorch.org", "download.samba.org",
+    "gcc.gnu.org", "git-scm.com", "github.com", "gstreamer.freedesktop.org", "huggingface.co",
+    "in-toto.io", "jumpstarter.dev", "learn.microsoft.com", "lld.llvm.org", "man7.org",
+    "manpages.ubuntu.com", "musl.libc.org", "mutmut.readthedocs.io", "ninja-build.org",
+    "onnxruntime.ai", "pip.pypa.io", "pytorch.org", "quic.github.io", "review.coreboot.org",
+    "snapcraft.io", "source.android.com", "sourceware.org", "www.gnu.org", "www.qualcomm.com",
+    "www.sudo.ws",
 }  # fmt: skip
 
 
