@@ -11,11 +11,17 @@ import atexit
 import logging
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import nox
+is_interruptible = __name__ == "__main__" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+if is_interruptible:
+    # Ctrl-C while nox is imported, before anything has begun, ends without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import nox  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # a nox that was not started by ./nox does not look there
@@ -290,6 +296,8 @@ def add_verbs() -> None:
 
 
 if __name__ == "__main__":
+    if is_interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which nox expects
     run_nox()
 elif __name__ == "user_nox_module":  # how nox loads this file, with an empty registry
     add_verbs()

@@ -413,6 +413,15 @@ def test_an_interrupted_step_shows_its_document(
     assert capsys.readouterr().out == shown
 
 
+def test_an_interrupt_while_nox_is_imported_shows_no_traceback(tmp_path: Path) -> None:
+    interrupt = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "nox.py").write_text(interrupt)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "noxfile.py"]
+    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")
+
+
 def test_an_interrupt_leaves_nox_its_own_exit_code(linux: ModuleType, tmp_path: Path) -> None:
     session = Recorder(tmp_path, "plan")
     make(session, "core")
