@@ -122,9 +122,17 @@ def decoding() -> Iterator[None]:
         place = f"{error.filename}: " if error.filename else ""
         raise DocumentError(f"{place}{error.strerror or error}") from error
     except UNDECODABLE as error:
-        # The text of a RecursionError is about Python, not about the file.
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise DocumentError(reason or type(error).__name__) from error
+        raise DocumentError(_give_reason(error)) from error
+
+
+def _give_reason(error: Exception) -> str:
+    # The texts of these two are about Python, not about the file.
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeDecodeError) and error.encoding.startswith("utf-8"):
+        line = error.object.count(b"\n", 0, error.start) + 1
+        return f"line {line} is not in UTF-8 (byte 0x{error.object[error.start]:02x})"
+    return str(error) or type(error).__name__
 
 
 def decode_json(data: bytes | str, kind: type[T]) -> T:

@@ -146,7 +146,7 @@ WRONG: list[tuple[str | bytes, str]] = [
     (WHOLE.replace("socs =", "schemes ="), "line 9"),
     ("[models.net]\n", r'\[schemes\].*fix: write extends = "default"'),
     ("extends = \n", "line 1"),
-    (b"\xff\xfe", "codec can't decode"),
+    (b"\xff\xfe", "line 1 is not in UTF-8"),
     (EXTENDS + "a=" + "[" * 3000, "recursion|nested|Unclosed|Invalid"),
     (WHOLE.replace("nets/net.py:other", "nets/nte.py:other"), "nte.py is not a file"),
     (WHOLE.replace("net.py:other", "net.py"), "models.other-net.path: .*no function name"),

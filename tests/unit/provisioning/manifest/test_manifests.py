@@ -412,7 +412,7 @@ def test_a_missing_file_is_blamed_on_the_variable_only_if_that_names_it(
         (b"near = 1\n", "line 1, near: "),
         (b"\n\nrank = 1\n", "the file: the key near is missing"),
         (b"near = \n", "line 1"),
-        (b'near = "\xff"\n', "utf-8"),
+        (b'# by\nnear = "caf\xe9"\n', "line 2 is not in UTF-8 (byte 0xe9)"),
         (b"near = " + b"[" * 100_000, "nested"),
     ],
 )
