@@ -328,10 +328,8 @@ class Project:
                     files = archives.read_file(archive)
                 except UsageError:
                     continue  # a JAR without a native library
-                except QnnCiError:
-                    gradle = replace(
-                        gradle, may_have_other_libraries=True
-                    )  # a damaged one, or an LFS pointer
+                except QnnCiError:  # the archive is damaged, or an LFS pointer
+                    gradle = replace(gradle, may_have_other_libraries=True)
                     continue
                 unit = _add_files(unit, files, gradle)
                 manifests.append(files.manifest)

@@ -98,7 +98,7 @@ def read_unchecked(path: Path) -> Report:
     """Return a report as ``read_report`` does, but with the summary that is in the file."""
     file = find_report(path)
     if path.is_dir() and not file.exists():
-        folders = [found.parent for found in sorted(path.glob("*/report.json"))]
+        folders = [report.parent for report in sorted(path.glob("*/report.json"))]
         if folders:
             shown = " or ".join(map(shown_path, folders))
             raise UsageError(f"there is no report in {shown_path(path)}", fix=f"pass {shown}")
