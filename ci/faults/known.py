@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from ci.analysis.steps import Step, describe_steps
 from ci.faults.graph import ONLY_IN_PATTERNS, Graph, Shape, parse_graph, read_operators
 from ci.faults.graph_reader import read_graph
-from ci.graphs.graph import LITERT, ONNXRUNTIME
+from ci.graphs.graph import EXECUTORCH, LITERT, ONNXRUNTIME
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy
@@ -136,13 +136,13 @@ class Wording(Struct, frozen=True, forbid_unknown_fields=True):
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A known fault. ``graph`` and ``mended`` are graphs in the format of ci.faults.graph: the
     smallest graph with the fault, and an equivalent graph without it. ``seen`` is what a user
-    observes, and ``remedy`` is the fix. ``litert`` has the texts for .tflite files, if others are
-    right for them. ``elsewhere`` says in which schemes it is right, which a run may contradict.
-    ``least_db`` is the lowest SQNR with which it was seen, or None if that is not recorded.
-    ``tried`` lists the results of ``graph``. A fault without a graph is reported to users but
-    cannot be run. ``refuses`` is true if models with the fault may be refused, although no result
-    in ``tried`` shows it. ``same_as`` are the faults that this one is in other words: the same
-    mistake of QNN, in the operators that another front end writes."""
+    observes, and ``remedy`` is the fix. ``executorch``, ``onnx`` and ``litert`` have the texts for
+    models of one front end, if others are right for them. ``elsewhere`` says in which schemes it is
+    right, which a run may contradict. ``least_db`` is the lowest SQNR with which it was seen, or
+    None if that is not recorded. ``tried`` lists the results of ``graph``. A fault without a graph
+    is reported to users but cannot be run. ``refuses`` is true if models with the fault may be
+    refused, although no result in ``tried`` shows it. ``same_as`` are the faults that this one is
+    in other words: the same mistake of QNN, in the operators that another front end writes."""
 
     name: str
     title: str
@@ -153,6 +153,8 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     same_as: tuple[str, ...] = ()
     graph: str = ""
     mended: str = ""
+    executorch: Wording = Wording()
+    onnx: Wording = Wording()
     litert: Wording = Wording()
     elsewhere: str = ""
     least_db: float | None = None
@@ -162,12 +164,13 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def describe(self, front_end: str) -> Wording:
         """Return the texts for users of a front end. The user of a .tflite file cannot change it,
         but what it was written from, and how that is quantized."""
-        if front_end != LITERT:
-            return Wording(self.seen, self.remedy, self.elsewhere)
+        wordings = {EXECUTORCH: self.executorch, ONNXRUNTIME: self.onnx, LITERT: self.litert}
+        wording = wordings.get(front_end, Wording())
+        remedy = IN_SOURCE.format(self.remedy) if front_end == LITERT else self.remedy
         return Wording(
-            seen=self.litert.seen or self.seen,
-            remedy=self.litert.remedy or IN_SOURCE.format(self.remedy),
-            elsewhere=self.litert.elsewhere or self.elsewhere,
+            seen=wording.seen or self.seen,
+            remedy=wording.remedy or remedy,
+            elsewhere=wording.elsewhere or self.elsewhere,
         )
 
     def find_mended(self, scheme: str, qnn: str, front_end: str) -> str:

@@ -41,6 +41,7 @@ from ci.diagnosis.experiments import (
 )
 from ci.facts.finding import STOPPING, Finding, Question
 from ci.facts.kinds import NO_NODE
+from ci.faults.known import Frontend
 from ci.mend.answers import Answers, answers_home
 from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
 from ci.mend.source import Factory, make_source
@@ -103,16 +104,18 @@ class Experiments:
     repeats no experiment. Where more processes run than there are cores, they may take as much
     longer, see find_slowness, unless ``is_strict``. With ``only_float``, quantized files have none.
 
-    ``search`` finds the smallest wrong part, and takes the operators of the float model and those
-    that it begins with; None if only few programs may be compiled for a part. ``note`` gets each
-    experiment in words. ``changeable`` is whether a rewrite applies to the model of a case, as far
-    as that was asked."""
+    ``front_end`` compiles the programs, if another one does than usual for the lane: the reasons of
+    its rewrites are shown. ``search`` finds the smallest wrong part, and takes the operators of the
+    float model and those that it begins with; None if only few programs may be compiled for a part.
+    ``note`` gets each experiment in words. ``changeable`` is whether a rewrite applies to the model
+    of a case, as far as that was asked."""
 
     lane: RewriteLane
     case_s: float
     run_s: float
     is_strict: bool = False
     only_float: bool = False
+    front_end: Frontend | None = None
     search: Callable[[list[Operator], tuple[str, ...]], Smallest | None] | None = None
     note: Callable[[str], None] = lambda _: None
     spent_s: float = 0.0
@@ -164,16 +167,22 @@ def find_slowness(load: float, cores: int) -> float:
 
 
 def make_experiments(
-    lane: RewriteLane, case_s: float | None, *, only_float: bool = False
+    lane: RewriteLane,
+    case_s: float | None,
+    *,
+    only_float: bool = False,
+    front_end: Frontend | None = None,
 ) -> dict[str, Any]:
     """Return the fields of Options for a request to a lane that gives each red case ``case_s``
     seconds of experiments. With 0, only certain causes are named; with None, the verb makes
-    none. See Experiments for ``only_float``."""
+    none. See Experiments for the others."""
     if case_s is None:
         return {}
     if not case_s:
         return {"only_certain": True}
-    experiments = Experiments(lane, case_s, CASES * case_s, only_float=only_float)
+    experiments = Experiments(
+        lane, case_s, CASES * case_s, only_float=only_float, front_end=front_end
+    )
     return {"experiments": experiments}
 
 
@@ -284,7 +293,7 @@ class Laboratory:
         scheme = self.spec.scheme.base
         rows = {
             row.name: row
-            for row in read_rewrites(self.lane)
+            for row in read_rewrites(self.lane, front_end=self.shared.front_end)
             if row.helps_in(scheme) and (self.is_quantization or not row.approximate)
         }
         if part == WHOLE:

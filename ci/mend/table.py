@@ -11,12 +11,20 @@ from typing import Literal
 from msgspec import Struct, field, structs
 
 from ci.facts.finding import Finding
+from ci.faults.known import Frontend
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
 
 POLICY = "rewrites"
 RewriteLane = Literal["torch", "onnx", "litert"]
+# Whose reasons are read for a lane's rewrites, if nothing else is asked for.
+USUAL: Mapping[RewriteLane, Frontend] = {
+    "torch": "executorch",
+    "onnx": "onnx",
+    "litert": "litert",
+}
+UNKNOWN_REASON = "QNN computes these operators wrongly, or refuses them, as they are written"
 
 
 class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -24,8 +32,8 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     helps, or () for all. ``cures`` lists ids of findings, names of known faults, and regular
     expressions that match the message of a finding. An ``approximate`` rewrite changes the
     function. ``bound`` is the largest difference from the original outputs, relative to their
-    range. ``proof`` states how it was measured that the rewrite helps, and ``reason`` why it does,
-    with ``reasons`` for lanes in which it does for another one. ``needless`` is empty if the
+    range. ``proof`` states how it was measured that the rewrite helps. ``reason`` is why it does,
+    and ``reasons`` for front ends in which it does for another one. ``needless`` is empty if the
     rewrite works in both lanes, and otherwise says what the other lane was seen to do instead, so
     that it needs none."""
 
@@ -34,8 +42,8 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     lanes: tuple[RewriteLane, ...]
     cures: tuple[str, ...]
     proof: str
-    reason: str
-    reasons: Mapping[RewriteLane, str] = field(default_factory=dict)
+    reason: str = UNKNOWN_REASON
+    reasons: Mapping[Frontend, str] = field(default_factory=dict)
     needless: str = ""
     schemes: tuple[Scheme, ...] = ()
     approximate: bool = False
@@ -64,8 +72,11 @@ class Rewrites(Struct, frozen=True, forbid_unknown_fields=True):
     rewrite: tuple[Rewrite, ...] = ()
 
 
-def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite, ...]:
-    """Return the rewrites of a lane from the file ``path``, by default this project's. Raises
+def read_rewrites(
+    lane: RewriteLane, path: Path | None = None, *, front_end: Frontend | None = None
+) -> tuple[Rewrite, ...]:
+    """Return the rewrites of a lane from the file ``path``, by default this project's, with the
+    reasons for models that ``front_end`` compiles: LiteRT takes PyTorch models, too. Raises
     ManifestError for a row that does not match the schema, an invalid pattern, or two rows with one
     name."""
     rows = read_policy(POLICY, Rewrites, path).rewrite
@@ -80,7 +91,9 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
         if names.count(row.name) > 1:
             raise ManifestError(f"there are two rewrites with the name {row.name!r}")
     return tuple(
-        structs.replace(row, reason=row.reasons.get(lane, row.reason), reasons={})
+        structs.replace(
+            row, reason=row.reasons.get(front_end or USUAL[lane], row.reason), reasons={}
+        )
         for row in rows
         if lane in row.lanes
     )

@@ -100,7 +100,7 @@ def prepare(
         open=partial(open_tools, engine),
         options={
             "find_faults": match_faults,
-            **make_experiments("torch", request.diagnose, only_float=True),
+            **make_experiments("torch", request.diagnose, only_float=True, front_end="litert"),
         },
         remarks=tuple(list_without_htp(fitted)),
         work="compile, run and judge",

@@ -24,6 +24,7 @@ from ci.facts.kinds import (
     ON_CPU,
     QUANTIZED_BADLY,
 )
+from ci.faults.known import Frontend
 from ci.mend.experiments import (
     MOST_SLOW,
     Experiments,
@@ -34,7 +35,7 @@ from ci.mend.experiments import (
     is_same_refusal,
     read_result,
 )
-from ci.mend.table import RewriteLane, read_rewrites
+from ci.mend.table import UNKNOWN_REASON, RewriteLane, read_rewrites
 from ci.mend.trials import Attempt, Trials
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -94,12 +95,18 @@ def test_a_part_is_judged_by_its_nodes_on_the_cpu(case: Case, result: Result) ->
 
 
 @pytest.mark.parametrize(
-    ("lane", "word"), [("torch", "through ExecuTorch"), ("onnx", "onnxruntime cannot give it")]
+    ("lane", "front_end", "word"),
+    [
+        ("torch", None, "through ExecuTorch"),
+        ("onnx", None, "onnxruntime cannot give a group norm"),
+        ("torch", "litert", UNKNOWN_REASON),
+    ],
 )
 def test_a_rewrite_says_why_it_helps_in_the_lane_that_it_is_for(
-    lane: RewriteLane, word: str
+    lane: RewriteLane, front_end: Frontend | None, word: str
 ) -> None:
-    (row,) = [row for row in read_rewrites(lane) if row.name == "group-by-instance"]
+    rows = read_rewrites(lane, front_end=front_end)
+    (row,) = [row for row in rows if row.name == "group-by-instance"]
     assert word in row.reason
 
 
