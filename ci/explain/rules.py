@@ -311,8 +311,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, eq=False, dict=True)
     ``source`` lists links, or the word ``experiment``. The key ``seen`` is true if this project saw
     such a line itself. ``consequence_of`` lists ids of rules, or groups of failures, such as
     ``download-*``. If one of these rules also matches a line of the log, this rule's line is its
-    consequence. ``matches`` is an example of a line that the rule matches, and ``rejects`` is an
-    example of one that it does not match.
+    consequence. ``GROUP-*`` there stands for all rules with this ``group``. ``matches`` is an
+    example of a line that the rule matches, and ``rejects`` is an example of one that it does not
+    match.
     """
 
     id: str
@@ -348,6 +349,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True, eq=False, dict=True)
     same_library: bool = False
     versions: str = ""
     role: Role = Role.CAUSE
+    group: str = ""
     consequence_of: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -512,6 +514,7 @@ def read_rules() -> tuple[Rule, ...]:
     ids = {rule.id for rule in rules}
     named = {name for rule in rules for name in rule.consequence_of}
     groups = {_name_group(failure) for failure in Failure}
+    groups |= {f"{rule.group}-*" for rule in rules if rule.group}
     unknown = ", ".join(sorted(named - ids - groups))
     if min(len(ids), len({rule.finding_id for rule in rules})) < len(rules) or unknown:
         raise ManifestError(
@@ -554,11 +557,11 @@ def _name_group(failure: Failure) -> str:
 def _name_all_refusals(rule: Rule, rules: Sequence[Rule]) -> Rule:
     """Return ``rule`` with more ids in ``consequence_of``: that of a rule for all libraries, such
     as library-missing, stands for those of single libraries, too, and ``download-*`` for those of
-    all failures of downloads."""
+    all failures of downloads, and ``GROUP-*`` for those of a group."""
     groups = [name for name in rule.consequence_of if name.endswith("-*")]
     names = [name for name in rule.consequence_of if name not in groups]
     for cause in rules if groups else ():
-        kinds = {_name_group(failure) for failure in cause.fails}
+        kinds = {_name_group(failure) for failure in cause.fails} | {f"{cause.group}-*"}
         if not kinds.isdisjoint(groups) and cause.id not in (rule.id, *names):
             names.append(cause.id)
     if rule.fails:
