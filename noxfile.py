@@ -160,9 +160,9 @@ def unit(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def stress(session: nox.Session) -> None:
-    """Run the tests that kill at random instants, or race, five times each, one after the other.
+    """Run the tests that kill at random instants, race, or measure time, one after the other.
 
-    ``--seeds 1`` runs each of them once.
+    Those that kill run five times each; ``--seeds 1`` runs each of them once.
     """
     run_tests(session, "test", "tests/stress", parallel=())
 

@@ -18,7 +18,14 @@ ROOT = Path(__file__).parents[2]
 # Folders whose results are times, or races.
 ELSEWHERE = ("tests/stress/", "tests/bench/")
 FOREVER_S = 600
-CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
+CLOCKS = {
+    "monotonic",
+    "monotonic_ns",
+    "perf_counter",
+    "perf_counter_ns",
+    "process_time",
+    "thread_time",
+}
 ALLOWED = {
     "tests/stand_ins/waits.py": "looks again after 10 ms until something has happened",
     "tests/static/test_time.py": "plants what it finds",
@@ -108,6 +115,7 @@ def test_only_stand_ins_that_are_slow_on_purpose_pause() -> None:
         ("partial(time.sleep, 2)", ["1: time.sleep"]),
         ("assert time.monotonic() - began < 5", ["1: time.monotonic"]),
         ("began = time.perf_counter()", ["1: time.perf_counter"]),
+        ("assert time.process_time() - began < 5", ["1: time.process_time"]),
         ("threading.Timer(5, lock.release).start()", ["1: threading.Timer"]),
         ("run(['sh', '-c', 'sleep 0.5; echo a'])", ["1: sleep 0.5"]),
         ("run(f'import time; time.sleep(60); {more}')", ["1: sleep(60"]),

@@ -2,7 +2,8 @@
 other, each with several seeds.
 
 All other tests choose their instants. These let the machine choose them, so they can miss a fault,
-but they fail only if there is one: no limit of time decides a result here, either.
+but they fail only if there is one. Those of hostile and of long input measure the processor's time,
+which other programs hardly change.
 """
 
 from __future__ import annotations

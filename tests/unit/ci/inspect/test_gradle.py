@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from ci.inspect.flavours import choose_flavours, list_variants
 from ci.inspect.gradle import (
     Gradle,
     is_excluded,
     join_modules,
-    list_plugins,
     parse_gradle,
     read_build_file,
     read_catalog,
     read_variables,
 )
-from ci.inspect.gradle_settings import list_folders, list_included_builds, read_catalogs
 from ci.inspect.gradle_text import MAX_BYTES
 
 SKEL = "lib/arm64-v8a/libQnnHtpV75Skel.so"
@@ -289,79 +285,6 @@ def test_build_file_that_is_too_large_or_none_is_not_read(tmp_path: Path) -> Non
     path.unlink()
     path.mkdir()
     assert read_build_file(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        'keepDebugSymbols += "a", ',
-        "keepDebugSymbols  ",
-        "abiFilters.aa",
-        '"\\',
-        "/*",
-        "jniLibs {",
-        "packaging {a",
-        "packaging {{}",
-        "excludes = 'a',",
-        "jniLibs.srcDir",
-        "qnn:",
-        "x:qnn:$a",
-        "$a.",
-        "name ",
-        "ext.a = '",
-        "group = 'a', ",
-        "'a:b') { version {",
-        "alias(libs.plugins.a) ",
-        "implementation a.",
-        "a: 'a:b:$a', ",
-        "minSdk a ",
-        "${libs.versions.",
-        "findProperty('a')?.",
-        "fileTree((",
-        "configurations.a(",
-        "abiFilters a ",
-    ],
-)
-def test_hostile_build_file_takes_little_time(part: str) -> None:
-    started = time.process_time()
-    parse(part * (MAX_BYTES // len(part)))
-    list_plugins(part * (MAX_BYTES // len(part)))
-    parse(part[:20] + part[-1] * (MAX_BYTES - 20))
-    assert time.process_time() - started < 5
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        "productFlavors { a {",
-        "productFlavors { a { }",
-        ".withFlavor('a'",
-        "aApi(",
-        "sourceSets { a { }",
-        "project(':a').projectDir = ",
-        "versionCatalogs { a { library('a', ",
-        "includeBuild 'a' ",
-        "pluginManagement { ",
-    ],
-)
-def test_hostile_flavours_and_settings_take_little_time(part: str, tmp_path: Path) -> None:
-    text = FLAVOURS + part * ((MAX_BYTES - len(FLAVOURS)) // len(part))
-    (tmp_path / "settings.gradle").write_text(text)
-    started = time.process_time()
-    for variant in list_variants(text):
-        choose_flavours(text, variant)
-    read_catalogs(tmp_path)
-    [*list_folders(tmp_path, text), *list_included_builds(tmp_path, text)]
-    assert time.process_time() - started < 5
-
-
-@pytest.mark.parametrize("name", ["qnn", "litert", "executorch", "qnn.-"])
-def test_a_hostile_coordinate_takes_little_time(name: str) -> None:
-    started = time.process_time()
-    most = MAX_BYTES // len(name) - 100
-    build = parse(f'dependencies {{ implementation "a:{name * most}!" }}')
-    assert build == parse('dependencies { implementation "a:b!" }')
-    assert time.process_time() - started < 5
 
 
 def test_a_module_has_the_packages_of_those_that_it_depends_on() -> None:

@@ -100,7 +100,6 @@ def write_app(place: Path, size: int) -> list[str]:
     return ["inspect", "--load", "a.apk"]
 
 
-@pytest.mark.nightly  # it measures time, which other tests at its side disturb
 @pytest.mark.parametrize(
     ("write", "size"),
     [
