@@ -19,7 +19,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from provisioning.artifacts.environment import locate_profile
+from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.store.home import store_home
@@ -37,6 +37,8 @@ LOWER = "import sys; from tests.bench.first import write_parts; write_parts(sys.
 def run_bench(progress: Progress) -> Mapping[str, Any]:
     """Measure; all times in seconds. Those of a lowering are CPU time."""
     figures: dict[str, Any] = {}
+    # First, so that what cannot be had is known before minutes of measuring.
+    environment = provision_profile("emulator", progress)
     with tempfile.TemporaryDirectory(dir=store_home(), prefix=".bench-") as name:
         for way in WAYS:
             progress.step(f"bench first: environments by {way}")
@@ -44,7 +46,7 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
         progress.step("bench first: QNN's wheel")
         figures["wheel"] = measure_wheel(Path(name))
     progress.step(f"bench first: {', '.join(MODELS)} in {', '.join(SCHEMES)}")
-    figures["lowering_cpu_s"] = measure_lowering()
+    figures["lowering_cpu_s"] = measure_lowering(environment)
     return {**figures, "load_average": round(os.getloadavg()[0], 1), "cores": os.cpu_count()}
 
 
@@ -95,9 +97,9 @@ def measure_wheel(folder: Path) -> dict[str, Any]:
     return figures["fetch"]
 
 
-def measure_lowering() -> dict[str, float]:
+def measure_lowering(environment: Environment) -> dict[str, float]:
     """Lower MODELS in a new process, and return the CPU seconds of each part."""
-    env = locate_profile("emulator", Progress()).apply(os.environ)
+    env = environment.apply(os.environ)
     with tempfile.NamedTemporaryFile() as file:  # not stdout, to which QNN writes, too
         argv = [sys.executable, "-c", LOWER, file.name]
         run_process(argv, env=env, cwd=ROOT, timeout_s=LIMIT_S)
