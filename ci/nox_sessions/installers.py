@@ -28,10 +28,10 @@ def install_with_uv(session: nox.Session, uv: str, folder: Path, lock: Lock) -> 
         # A package that has no wheel is built with packages of the lock.
         build = f"--build-constraints={lock.path}"
         command = [uv, "pip", "install", "--no-deps", *quiet, *options, build, *words]
-        session.run(*command, env=env, silent=True, log=False)
+        session.run_install(*command, env=env, silent=True, log=False)
 
     create = [uv, "venv", "--quiet", "--clear", "--no-project", f"--python={sys.executable}"]
-    session.run(*create, str(folder), env=env, silent=True, log=False)
+    session.run_install(*create, str(folder), env=env, silent=True, log=False)
     if not lock.torch:
         install(env, [lock.path], "--require-hashes")
         return
@@ -52,10 +52,10 @@ def install_with_pip(session: nox.Session, folder: Path, lock: Lock) -> None:
     hashes of torch. Raises CommandFailed of nox."""
     # nox depends on virtualenv, so it is there before anything is installed.
     virtualenv = [sys.executable, "-m", "virtualenv", "-q", str(folder)]
-    session.run(*virtualenv, silent=True, log=False)
+    session.run_install(*virtualenv, silent=True, log=False)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--no-compile"]
     packages = ["--no-deps", "--require-hashes", "-r", str(lock.path)]
-    session.run(*pip, *packages, silent=True, log=False)
+    session.run_install(*pip, *packages, silent=True, log=False)
     if not lock.torch:
         return
     torch = f"torch=={lock.torch}"
@@ -65,4 +65,4 @@ def install_with_pip(session: nox.Session, folder: Path, lock: Lock) -> None:
         ended = subprocess.run([*pip, torch], env=env, capture_output=True, check=False)
         if ended.returncode == 0:
             return
-    session.run(*pip, torch, env=point_pip(last_index), silent=True, log=False)
+    session.run_install(*pip, torch, env=point_pip(last_index), silent=True, log=False)

@@ -36,7 +36,7 @@ class Session:
     def log(self, text: str) -> None:
         self.said.append(text)
 
-    def run(self, *words: str, env: dict[str, str] | None = None, **_: Any) -> None:
+    def run_install(self, *words: str, env: dict[str, str] | None = None, **_: Any) -> None:
         env = {**os.environ, **(env or {})}
         ended = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
         self.printed += ended.stdout + ended.stderr
@@ -278,12 +278,12 @@ def test_only_torch_is_looked_for_on_an_index_for_torch(
     """PyTorch's index has another build of torchao than the lock."""
     ran: list[tuple[list[str], bool, bool]] = []
 
-    def run(*words: str, env: dict[str, str], **_: Any) -> None:
+    def run_install(*words: str, env: dict[str, str], **_: Any) -> None:
         if "install" in words:
             files = [Path(word).name for word in words if word.startswith("--requirements=")]
             ran.append((files, "--require-hashes" in words, source.items() <= env.items()))
 
-    session: Any = SimpleNamespace(run=run, log=print)
+    session: Any = SimpleNamespace(run_install=run_install, log=print)
     monkeypatch.setattr(installers, "choose_torch", lambda *_: ([line], source))
     (tmp_path / "environment").mkdir()
     install_with_uv(session, "uv", tmp_path / "environment", Lock("lowering"))
