@@ -129,6 +129,11 @@ class Point:
         """Return where the name ends, if it is left of the point, or else where it starts."""
         return self.x - NAME_GAP if self.is_left else self.x + NAME_GAP
 
+    @property
+    def is_name_moved(self) -> bool:
+        """Return whether the name is so far above or below that a line has to lead to it."""
+        return bool(self.name) and abs(self.name_y - self.y) > NAME_GAP
+
 
 @dataclass(frozen=True)
 class Plot:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,10 +26,12 @@ from ci.report.schema import (
 )
 from ci.report.text import count, show_bytes, show_decibels
 
+T = TypeVar("T")
 SCHEMA_VERSION = 1
 TITLES = {"executorch": "ExecuTorch", "onnxruntime": "ONNX Runtime", "litert": "LiteRT"}
 KEYS = ("runtime", "scheme")  # the first columns
 FIGURES = ("verdict", "SQNR dB", "estimated ms", "size", "on CPU")
+METRIC, METRIC_PLACE = "metric", 2  # the user's own one, and where it is among the figures
 PLACE = re.compile(r" \[[^\[\]]*\]$")  # at the end of a headline
 SCHEMES = "\0"  # in a reason, where the names of the schemes are
 NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
@@ -49,8 +51,9 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     ``headline`` and ``remedy`` are of the first finding, and ``faults`` the names that the runtimes
     have for the known fault that is its cause. ``exact`` is whether the outputs are
     equal, which is better than any SQNR. ``shown_db`` and ``shown_ms`` are as the runtime's own
-    report shows them. ``device`` is whose time it is, ``time_obstacle`` is why no time is
-    predicted, and ``made_inputs`` describes generated inputs. ``warnings`` are the case's."""
+    report shows them. ``metric`` is the value of the user's metric. ``device`` is whose time it is,
+    ``time_obstacle`` is why no time is predicted, and ``made_inputs`` describes generated inputs.
+    ``warnings`` are the case's."""
 
     model: str
     soc: str
@@ -69,6 +72,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...] = ()
     remedy: str = ""
     is_proven: bool = False
+    metric: float | None = None
     shown_db: str = NOTHING
     shown_ms: str = NOTHING
     device: str = ""
@@ -115,6 +119,18 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
         return (self.status.value, self.shown_db, self.shown_ms, self.shown_size, nodes)
 
     @property
+    def shown_metric(self) -> str:
+        """Return the metric as the runtime's own report shows it."""
+        return NOTHING if self.metric is None else f"{self.metric:.4g}"
+
+    def list_figures(self, *, has_metric: bool) -> tuple[str, ...]:
+        """Return the cells of FIGURES, with the metric at its place if the table has one."""
+        figures = self.figures
+        if not has_metric:
+            return figures
+        return (*figures[:METRIC_PLACE], self.shown_metric, *figures[METRIC_PLACE:])
+
+    @property
     def label(self) -> str:
         """Return the runtime and the scheme."""
         return f"{TITLES[self.runtime]} {self.scheme}"
@@ -122,15 +138,16 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class RuntimesReport(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON of a comparison (docs/schemas/runtimes.schema.json). ``answers`` has a sentence per
-    model and SoC. ``reports`` are the reports of the runtimes, and ``not_run`` the reasons of those
-    that were not run. ``unknown_socs`` are the requested SoCs that a runtime does not compile
-    for."""
+    model and SoC, and ``clauses`` the parts of each. ``reports`` are the reports of the runtimes,
+    and ``not_run`` the reasons of those that were not run. ``unknown_socs`` are the requested SoCs
+    that a runtime does not compile for."""
 
     rows: tuple[RuntimeRow, ...]
     answers: tuple[str, ...]
     reports: dict[str, str]
     not_run: dict[str, str]
     unknown_socs: dict[str, tuple[str, ...]] = {}
+    clauses: tuple[tuple[str, ...], ...] = ()
     schema_version: int = SCHEMA_VERSION
 
 
@@ -176,6 +193,7 @@ def list_rows(
             faults=fault_names.get(cause.name, ()) if cause else (),
             remedy=remedy.text if remedy else "",
             is_proven=bool(remedy and remedy.proof is not Proof.SUGGESTED),
+            metric=case.judgement.metric,
             shown_db=show_decibels(case.judgement.sqnr_db, case.judgement.max_abs),
             shown_ms=show_estimate(case),
             device=time.device if time else "",
@@ -204,12 +222,11 @@ def group_rows(rows: Iterable[RuntimeRow]) -> list[Group]:
     return [Group(model, soc, tuple(peers)) for (model, soc), peers in groups.items()]
 
 
-def answer(group: Group, absent: Sequence[str] = ()) -> str:
-    """Return in one sentence which row of a group to ship: the only one that passed, or the
-    fastest, the smallest and the most accurate of those that did, and what would have to change for
-    a better one. ``absent`` are the runtimes that could have a row, with the reasons why they have
-    none."""
-    where = f"{group.model} on {group.soc}"
+def list_clauses(group: Group, absent: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the clauses of the sentence that says which row of a group to ship: the only one that
+    passed, or the fastest, the smallest and the most accurate of those that did, and what would
+    have to change for a better one. ``absent`` are the runtimes that could have a row, with the
+    reasons why they have none."""
     if not group.green:
         causes = group_by_fault(row for row in group.rows if row.headline)
         reasons = "; ".join(f"{join_labels(rows)}: {rows[0].headline}" for rows in causes)
@@ -224,7 +241,17 @@ def answer(group: Group, absent: Sequence[str] = ()) -> str:
     parts += describe_better(group)
     if absent:
         parts.append(f"not compared: {', and '.join(absent)}")
-    return f"{where}: {'; '.join(parts)}"
+    return tuple(parts)
+
+
+def join_clauses(model: str, socs: Iterable[str], clauses: Iterable[str]) -> str:
+    """Return the sentence about a model on SoCs."""
+    return f"{name_place(model, socs)}: {'; '.join(clauses)}"
+
+
+def name_place(model: str, socs: Iterable[str]) -> str:
+    """Return a model and its SoCs as text."""
+    return f"{model} on {', '.join(socs)}"
 
 
 def describe_only(row: RuntimeRow, group: Group) -> Iterator[str]:
@@ -510,21 +537,27 @@ def make_report(
         for row in list_rows(runtime, report, fault_names)
     ]
     ordered = [row for group in group_rows(rows) for row in group.rows]
-    answers = []
-    for group in group_rows(ordered):
+    groups = group_rows(ordered)
+    clauses = []
+    for group in groups:
         absent = []
         for runtime in for_all:
             if runtime in not_run:
                 absent.append(f"{TITLES[runtime]}, which was not run")
             elif group.soc in unknown_socs.get(runtime, ()):
                 absent.append(f"{TITLES[runtime]}, which does not compile for {group.soc}")
-        answers.append(answer(group, absent))
+        clauses.append(list_clauses(group, absent))
+    answers = [
+        join_clauses(group.model, [group.soc], parts)
+        for group, parts in zip(groups, clauses, strict=True)
+    ]
     return RuntimesReport(
         rows=tuple(ordered),
         answers=tuple(answers),
         reports=dict(places),
         not_run=dict(not_run),
         unknown_socs=dict(unknown_socs),
+        clauses=tuple(clauses),
     )
 
 
@@ -539,21 +572,16 @@ def make_document(report: RuntimesReport) -> Document:
         parts.append(make_table(groups, names_model=not is_single))
     else:
         parts.append(Table("models", "no model was judged", (*KEYS, *FIGURES), ()))
-    for group, text in zip(groups, report.answers, strict=True):
-        title = f"{group.model} on {group.soc}"
-        lines = tuple(list_differences(group))
-        plot = draw(group)
-        lines = lines or (("", describe_no_difference(group)),)
-        # The sentence says it of those that passed.
-        not_green = [row for row in group.rows if row not in group.green]
-        if untimed := [row for row in not_green if row.high_ms is None and row.time_obstacle]:
-            lines += (("no time", explain_no_times(untimed, names_all=True).lstrip()),)
-        if not is_single:
-            verdicts = f"{title}: {len(group.green)} of {count(len(group.rows), 'row')} passed"
-            sentence = ("", text.removeprefix(f"{title}: "))
-            parts.append(Card("details", verdicts, (sentence, *lines), plot, is_folded=True))
-        elif len({row.runtime for row in group.rows}) > 1 or plot:
-            parts.append(Card("differences", title, lines, plot))
+    clauses = {
+        (group.model, group.soc): parts for group, parts in zip(groups, report.clauses, strict=True)
+    }
+    notes: list[str] = []
+    for peers in group_by_model(groups):
+        sentences = {group.soc: clauses[group.model, group.soc] for group in peers}
+        if is_single:
+            model = peers[0].model
+            notes += [join_clauses(model, *sentence) for sentence in share(sentences)]
+        parts += make_cards(peers, {} if is_single else sentences)
     for runtime, reason in report.not_run.items():
         parts.append(Card("not run", TITLES[runtime], (("why", reason),)))
     for runtime, names in report.unknown_socs.items():
@@ -566,8 +594,63 @@ def make_document(report: RuntimesReport) -> Document:
     state = Status.FAILED if red or not report.rows else Status.PASSED
     not_run = count(len(report.not_run), "runtime")
     result = f"{count(passed, 'row')} passed, {red} failed, {not_run} not run"
-    notes = report.answers if is_single else ()
-    return Document("Runtimes", result, tuple(parts), notes, state.value)
+    return Document("Runtimes", result, tuple(parts), tuple(notes), state.value)
+
+
+def group_by_model(groups: Iterable[Group]) -> list[list[Group]]:
+    """Return the groups of each model."""
+    by_model: dict[str, list[Group]] = {}
+    for group in groups:
+        by_model.setdefault(group.model, []).append(group)
+    return [*by_model.values()]
+
+
+def share(lines_by_soc: Mapping[str, Sequence[T]]) -> list[tuple[tuple[str, ...], tuple[T, ...]]]:
+    """Return lines with the SoCs that have them: first those of all SoCs, then those of each that
+    has others, so that none is repeated per SoC."""
+    first, *others = lines_by_soc.values()
+    common = [line for line in first if all(line in lines for lines in others)]
+    if not others or not common:
+        return [((soc,), tuple(lines)) for soc, lines in lines_by_soc.items()]
+    shared = [(tuple(lines_by_soc), tuple(common))]
+    for soc, lines in lines_by_soc.items():
+        if own_lines := tuple(line for line in lines if line not in common):
+            shared.append(((soc,), own_lines))
+    return shared
+
+
+def make_cards(groups: Sequence[Group], clauses: Mapping[str, Sequence[str]]) -> Iterator[Card]:
+    """Yield the cards of a model: what its SoCs have in common, then a card per SoC that has a
+    picture or something else. Those with ``clauses`` by SoC are folded, and start with them."""
+    sentences = dict(share(clauses)) if clauses else {}
+    lines = dict(share({group.soc: list_card_lines(group) for group in groups}))
+    group_by_place: dict[tuple[str, ...], Group] = {(group.soc,): group for group in groups}
+    common = tuple(group.soc for group in groups)
+    is_compared = any(len({row.runtime for row in group.rows}) > 1 for group in groups)
+    for socs in dict.fromkeys([common, *group_by_place]):
+        title = name_place(groups[0].model, socs)
+        own_lines = lines.get(socs, ())
+        group = group_by_place.get(socs)
+        plot = draw(group) if group else None
+        if clauses:
+            if group:
+                title += f": {len(group.green)} of {count(len(group.rows), 'row')} passed"
+            if own_clauses := sentences.get(socs, ()):
+                own_lines = (("", "; ".join(own_clauses)), *own_lines)
+            if own_lines or group:
+                yield Card("details", title, own_lines, plot, is_folded=True)
+        elif plot or (own_lines and is_compared):
+            yield Card("differences", title, own_lines, plot)
+
+
+def list_card_lines(group: Group) -> tuple[tuple[str, str], ...]:
+    """Return what differs between the rows of a group, and why red ones have no time."""
+    lines = tuple(list_differences(group)) or (("", describe_no_difference(group)),)
+    # The sentence says it of those that passed.
+    not_green = [row for row in group.rows if row not in group.green]
+    if untimed := [row for row in not_green if row.high_ms is None and row.time_obstacle]:
+        lines += (("no time", explain_no_times(untimed, names_all=True).lstrip()),)
+    return lines
 
 
 def make_table(groups: Sequence[Group], *, names_model: bool) -> Table:
@@ -581,6 +664,8 @@ def make_table(groups: Sequence[Group], *, names_model: bool) -> Table:
         for row in group.rows:
             cases.setdefault((row.model, row.runtime, row.scheme), {})[row.soc] = row
     best = {group.model: name_best(group) for group in groups} if names_model else {}
+    has_metric = any(row.metric is not None for group in groups for row in group.rows)
+    titles = list_titles(has_metric=has_metric)
     rows = []
     for (model, runtime, scheme), judged in cases.items():
         worst = max((row.status for row in judged.values()), key=RANKS.__getitem__)
@@ -588,7 +673,8 @@ def make_table(groups: Sequence[Group], *, names_model: bool) -> Table:
         if len(socs) == 1:
             row = judged[socs[0]]
             praise = best[model].get(row.label, "") if names_model else ""
-            rows.append(Row((*keys, *row.figures, *[praise] * names_model), worst.value))
+            figures = row.list_figures(has_metric=has_metric)
+            rows.append(Row((*keys, *figures, *[praise] * names_model), worst.value))
         else:
             cells = [show_figures(judged.get(soc)) for soc in socs]
             tones = [judged[soc].status.value if soc in judged else "" for soc in socs]
@@ -598,14 +684,21 @@ def make_table(groups: Sequence[Group], *, names_model: bool) -> Table:
     head = (*["model"] * names_model, *KEYS)
     if len(socs) == 1:
         first = len(head)
-        numbers = frozenset({first + 1, first + 3, first + 4})
-        head = (*head, socs[0], *FIGURES[1:], *["best at"] * names_model)
+        is_text = {"verdict", "estimated ms"}
+        places = (place for place, name in enumerate(titles, first) if name not in is_text)
+        numbers = frozenset(places)
+        head = (*head, socs[0], *titles[1:], *["best at"] * names_model)
         title = f"{title} on {socs[0]}"
         return Table(title, "", head, tuple(rows), verdict=first, numbers=numbers)
-    caption = f"each cell: {', '.join(FIGURES)}"
+    caption = f"each cell: {', '.join(titles)}"
     # A narrow terminal would cut the last ones without a word.
     spare = tuple(reversed(range(len(head) + 1, len(head) + len(socs))))
     return Table(title, caption, (*head, *socs), tuple(rows), spare=spare)
+
+
+def list_titles(*, has_metric: bool) -> tuple[str, ...]:
+    """Return the titles of the figures, as RuntimeRow.list_figures returns their cells."""
+    return (*FIGURES[:METRIC_PLACE], *[METRIC] * has_metric, *FIGURES[METRIC_PLACE:])
 
 
 def show_figures(row: RuntimeRow | None) -> str:
@@ -615,6 +708,7 @@ def show_figures(row: RuntimeRow | None) -> str:
     verdict, accuracy, time, size, nodes = row.figures
     units = [
         accuracy if accuracy in {NOTHING, "exact"} else f"{accuracy} dB",
+        *[f"{METRIC} {row.shown_metric}"] * (row.metric is not None),
         time if time[:1].isalpha() or time == NOTHING else f"{time} ms",
         size,
         f"{nodes} on CPU",

@@ -30,7 +30,7 @@ from ci.report.runtimes import TITLES, RuntimesReport, make_document, make_repor
 from ci.report.schema import Report, Status
 from ci.report.write import read_report
 from ci.verbs.environments import read_entries, takes
-from ci.verbs.lanes.devices import ON_PHONE, add_missing_device, refuse_device
+from ci.verbs.lanes.devices import add_missing_device, refuse_device
 from ci.verbs.options import add_options
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import install_command, shown_path
@@ -72,6 +72,11 @@ class RuntimeVerb:
     lane: SchemeSet
     policy: str
     modules: RuntimeModules
+
+    @property
+    def session(self) -> str:
+        """Return the session of ./nox that runs the verb."""
+        return self.verb.replace("-", "_")
 
     def takes(self, model: Model) -> bool:
         """Return whether the runtime can take a model: a file that its lane compiles, or a
@@ -167,10 +172,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Judge the models by each runtime, and write the comparison next to their reports. The exit
     code is 1 if a case failed, else that of a runtime that could not run, else 0. Raises UsageError
     if no runtime can take the models, and the same errors as refuse_device and plan_turns."""
-    refuse_device(args.device, SESSION, [*ON_PHONE])
     pythons = parse_pythons(args.python)
     models = list_chosen(args.model, args.policy)
     chosen = choose_runtimes(models, args.runtime)
+    refuse_device(args.device, SESSION, [runtime.session for runtime in chosen.values()])
     require_chosen("--runtime", args.runtime, chosen)
     require_chosen("--python", pythons, chosen)
     check_schemes(args.scheme, chosen)
@@ -194,7 +199,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     not_run = dict(plan.not_run)
     for turn in plan.turns:
         verb = RUNTIMES[turn.name].verb
-        place = folder / turn.name / verb.replace("-", "_")
+        place = folder / turn.name / RUNTIMES[turn.name].session
         progress.step(f"{TITLES[turn.name]}: {verb}")
         ended = run_runtime(turn.python, turn.words, place, progress)
         if has_judged(ended, place):

@@ -13,6 +13,7 @@ from provisioning.errors import UnfitError
 TITLE, OPTION = "on a device", "--device adb:SERIAL|ssh:HOST"
 TEXT = "report what is missing to run the program on a phone (adb:) or a board (ssh:)"
 BOARD = "ssh:"
+FOR_PYTORCH = "test_emulator"  # the lane that runs its programs on phones and boards
 # By the verb's module. A program for the shell has to read inputs from files and to write outputs.
 ON_PHONE = {
     "test_onnx": "a program of ONNX Runtime for Android's shell that writes its outputs: its AAR"
@@ -42,19 +43,22 @@ def add_missing_device(parser: argparse.ArgumentParser) -> None:
 def refuse_device(names: list[str], session: str, lanes: Sequence[str] = ()) -> None:
     """Raise UnfitError if a device was chosen: the verb of a ``session`` runs nothing on one.
     ``lanes`` are the sessions whose programs it would run, by default its own. Nothing is missing
-    on a board for those that are not in ON_BOARD."""
+    for those that are not in the table of the device's kind: their own verbs run theirs."""
     if not names:
         return
     is_board = names[0].startswith(BOARD)
     table = ON_BOARD if is_board else ON_PHONE
-    missing = "; and ".join(table[lane] for lane in lanes or (session,) if lane in table)
-    ways = [SHIP[session]] if session in SHIP else []
-    verbs = "`qnn-ci test-emulator`, which takes --device"
-    if is_board:
-        verbs = "`qnn-ci test-emulator` or `qnn-ci test-onnx`, which take --device"
-    ways.append(f"judge the PyTorch model with {verbs}")
+    sessions = lanes or (session,)
+    missing = "; and ".join(table[lane] for lane in sessions if lane in table)
+    ways = [SHIP[lane] for lane in sessions if lane in SHIP] if len(sessions) == 1 else []
+    running = [lane for lane in (FOR_PYTORCH, "test_onnx") if lane not in table]
+    own = [lane for lane in running if lane in sessions]
+    verbs = " or ".join(f"`qnn-ci {lane.replace('_', '-')}`" for lane in own or running)
+    take = "takes" if len(own or running) == 1 else "take"
+    model = "model" if own else "PyTorch model"
+    judge = f"judge the {model} with {verbs}, which {take} --device"
     raise UnfitError(
         f"{session} runs no program on {names[0]}",
-        why=f"missing is {missing}",
-        fix=", or ".join(ways),
+        why=f"missing is {missing}" if missing else "it compares runtimes on QNN's emulator",
+        fix=judge if own else ", or ".join([*ways, judge]),
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ci.report.runtimes import FIGURES, NOTHING, TITLES
+from ci.report.runtimes import FIGURES, METRIC, NOTHING, TITLES
 from ci.verbs.environments import OF_RUNTIMES, choose_runtimes
 from ci.verbs.runtimes import RUNTIMES
 from provisioning.manifest.reader import read_toml
@@ -113,7 +113,9 @@ def read_common(page: Path) -> Iterator[tuple[tuple[str, str], dict[str, str]]]:
     for row in Rows(page).rows:
         if row.get("") in runtimes:
             row["verdict"] = row[SOC]
-            yield (runtimes[row[""]], row["scheme"]), {name: row[name].strip() for name in FIGURES}
+            figures = {name: row[name].strip() for name in FIGURES}
+            figures[METRIC] = row.get(METRIC, NOTHING)  # only models with one have the column
+            yield (runtimes[row[""]], row["scheme"]), figures
 
 
 def read_lane(page: Path, runtime: str) -> Iterator[tuple[tuple[str, str], dict[str, str]]]:
@@ -122,6 +124,7 @@ def read_lane(page: Path, runtime: str) -> Iterator[tuple[tuple[str, str], dict[
         if "" in row and "status" in row:
             delegated, _, nodes = row.get("delegated", NOTHING).partition("/")
             figures = {figure: row.get(title, NOTHING) for figure, title in LANE_TITLES.items()}
+            figures[METRIC] = row.get(METRIC, NOTHING)
             figures["on CPU"] = str(int(nodes) - int(delegated)) if nodes else NOTHING
             yield (runtime, row["scheme"]), figures
 

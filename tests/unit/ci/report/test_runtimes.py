@@ -47,6 +47,7 @@ def make_case(
     made_inputs: str = "",
     device: str = "x",
     model: str = "net.py:net",
+    metric: float | None = None,
 ) -> Case:
     """A case of a runtime."""
     times: tuple[PredictedTime, ...] = ()
@@ -70,7 +71,9 @@ def make_case(
         fallback_ops=tuple(FallbackOp(op=name, reason="") for name in on_cpu),
         estimate=Estimate(times=times, unknown=no_time),
     )
-    judged = JudgementFacts(status=status, sqnr_db=sqnr_db, max_abs=max_abs, findings=findings)
+    judged = JudgementFacts(
+        status=status, sqnr_db=sqnr_db, max_abs=max_abs, findings=findings, metric=metric
+    )
     asked_facts = AskedFacts(made_inputs=made_inputs)
     return Case(
         model=model,
@@ -407,6 +410,50 @@ def test_each_soc_has_its_own_fastest_row_and_one_that_is_red_there_is_no_choice
         if card.plot
     ]
     assert rings == [["LiteRT fp16"], ["ONNX Runtime u8"]]
+
+
+def test_what_all_socs_have_in_common_is_said_once() -> None:
+    socs = ("SM8650", "SM8750")
+    report = compare(
+        executorch=[make_case("8a8w", FAST, soc="SM8650"), make_case("8a8w", SLOW, soc="SM8750")],
+        onnxruntime=[make_case("u8", None, size=500, status=RED, soc=soc) for soc in socs],
+        litert=[make_case("fp16", None, size=800, sqnr_db=60.0, soc=soc) for soc in socs],
+    )
+    document = make_document(report)
+    common = (
+        "smallest: LiteRT fp16 (800 B); most accurate: LiteRT fp16 (60.0 dB); no time is known for"
+        " LiteRT fp16; ONNX Runtime u8 would be smaller (500 B), but is red: u8 is wrong"
+    )
+    assert document.notes == (
+        f"net.py:net on SM8650, SM8750: {common}",
+        "net.py:net on SM8650: fastest: ExecuTorch 8a8w (1 ms, 0.9 to 1.1)",
+        "net.py:net on SM8750: fastest: ExecuTorch 8a8w (3 ms, 2.5 to 3.5)",
+    )
+    differences = [card for card in document.cards if card.kind == "differences"]
+    assert [(card.title, card.lines) for card in differences] == [
+        ("net.py:net on SM8650, SM8750", (("only ONNX Runtime", "ONNX Runtime u8: u8 is wrong"),))
+    ]
+    assert all(answer.endswith(common) for answer in report.answers)  # of the JSON
+
+
+def test_a_metric_is_among_the_figures_of_models_that_have_one() -> None:
+    cases = [make_case("8a8w", FAST, metric=0.98765), make_case("fp16", SLOW)]
+    table = make_document(compare(executorch=cases)).tables[0]
+    title = {column.name: column.show for column in COLUMNS}["metric"]
+    place = table.head.index("metric")
+    assert [row.cells[place] for row in table.rows] == [title(case) for case in cases]
+    assert {table.head[number] for number in table.numbers} == {
+        "SQNR dB",
+        "metric",
+        "size",
+        "on CPU",
+    }
+    cases.append(make_case("8a8w", FAST, metric=0.5, soc="SM8750"))
+    table = make_document(compare(executorch=cases)).tables[0]
+    assert table.rows[0].cells[2:] == (
+        "passed: 40.0 dB, metric 0.9877, 1 (0.9 to 1.1) ms, 0.98 KiB, 0 on CPU",
+        "passed: 40.0 dB, metric 0.5, 1 (0.9 to 1.1) ms, 0.98 KiB, 0 on CPU",
+    )
 
 
 HOSTILE = "a|b*_ <img src=x> @octocat #1.py:net\n::error::no" + "y" * 300

@@ -17,7 +17,8 @@ from provisioning.errors import ExitCode
         ("test-litert --device adb:1 --model net.tflite", "only prints elements of its outputs"),
         ("test-litert --device ssh:board", "libLiteRtDispatch_Qualcomm.so: the wheel"),
         ("test --device adb: --model net.py:net", "only compares outputs; and a program of LiteRT"),
-        ("test --device ssh:board", "missing is the dispatch library libLiteRtDispatch_"),
+        ("test --device ssh:b --model net.py:net", "missing is the dispatch library libLiteRt"),
+        ("test --device adb: --model a.tflite", "run the compiled file in your app"),
     ],
 )
 def test_a_device_is_refused_with_what_is_missing(
@@ -28,6 +29,23 @@ def test_a_device_is_refused_with_what_is_missing(
     assert missing in shown
     assert "test-emulator`" in shown
     assert ("test-onnx`, which take --device" in shown) is ("ssh:" in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("ssh:board --model a.onnx", "ci test-onnx`, which takes --device"),
+        ("adb: --model net.py:net --runtime executorch", "ci test-emulator`, which takes --dev"),
+    ],
+)
+def test_a_device_that_the_runtime_s_own_verb_uses_needs_nothing(
+    words: str, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["test", "--device", *words.split()]) == ExitCode.ENVIRONMENT
+    shown = " ".join(capsys.readouterr().err.split())
+    assert f"fix: judge the model with `python -m {fix}" in shown
+    assert "missing" not in shown
+    assert "LiteRt" not in shown
 
 
 def test_a_device_needs_no_environment() -> None:
