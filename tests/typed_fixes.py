@@ -42,6 +42,7 @@ ROWS = (
     ),
     ("inspect program.pte --load", "add --qnn-runtime, --soc or both"),
     ("judge judged", "wrote for --keep-artifacts"),
+    ("judge folder", "run the model with --keep-artifacts kept, and pass kept"),
     ("lock executorch --from net.onnx", "omit --from"),
     ("parity --source folder/gone", "pass a checkout with --source"),
     ("report . --annotate --json", "leave out --json, or "),

@@ -25,6 +25,7 @@ from ci.models.schemes import (
     AnyScheme,
     Scheme,
     SchemeSet,
+    read_spelling,
 )
 from ci.models.source_lines import name_argument
 from ci.models.suite import DEFAULT_SOC, OWN_MODELS
@@ -295,12 +296,13 @@ def choose_schemes(
 
 
 def require_own_scheme(word: str, names: Sequence[str], lane: SchemeSet) -> None:
-    """Raise UsageError if ``word`` is the name of another lane's scheme, with the one that this
-    lane has for it. ``names`` are those that this lane has."""
+    """Raise UsageError if ``word`` is the name of another lane's scheme, or another spelling of a
+    scheme, with the one that this lane has for it. ``names`` are those that this lane has."""
     schemes_by_name = {scheme.value: scheme for scheme in Scheme}
-    if word in names or word not in schemes_by_name:
+    meant = schemes_by_name.get(word) or read_spelling(word)
+    if word.lower() in names or meant is None:
         return
-    counterpart = lane.find_counterpart(schemes_by_name[word])
+    counterpart = lane.find_counterpart(meant)
     raise UsageError(
         f"{lane.title} has no scheme {word}",
         why=f"it has {', '.join(names)}",

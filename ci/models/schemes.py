@@ -148,6 +148,37 @@ def find_alternatives(scheme: Scheme) -> Alternatives:
 
 AnyScheme: TypeAlias = Scheme | Mixture
 
+# How others write the bits of activations (a) and weights (w)
+SPELLINGS = tuple(
+    map(
+        re.compile,
+        (
+            r"a(?P<a>\d+)w(?P<w>\d+)",
+            r"(?P<a>\d+)a(?P<w>\d+)w",
+            r"w(?P<w>\d+)a(?P<a>\d+)",
+            r"(?P<w>\d+)w(?P<a>\d+)a",
+            r"(?P<a>(?P<w>8))(?:bits?)?",
+        ),
+    )
+)
+FLOATS = frozenset({"fp16", "f16", "float16", "half", "float"})
+SEPARATORS = re.compile(r"[\s_/,-]|u?int")
+
+
+def read_spelling(word: str) -> Scheme | None:
+    """Return the scheme of ExecuTorch that another spelling of its bits means, such as W8A8, w8a16,
+    8w8a or int8, or fp16 for float16. None if it means none."""
+    squeezed = SEPARATORS.sub("", word.lower())
+    if squeezed in FLOATS:
+        return Scheme.FP16
+    for spelling in SPELLINGS:
+        if bits := spelling.fullmatch(squeezed):
+            widths = (int(bits["a"]), int(bits["w"]))
+            for scheme in Scheme:
+                if (scheme.recipe.activation_bits, scheme.weight_bits) == widths:
+                    return scheme
+    return None
+
 
 @dataclass(frozen=True)
 class SchemeSet:

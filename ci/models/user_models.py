@@ -32,6 +32,7 @@ from ci.models.schemes import (
     AnyScheme,
     Mixture,
     Scheme,
+    read_spelling,
 )
 from ci.models.suite import SUITE
 from ci.report.schema import MOST_NUMBER, AccuracyLimits, Budget, Count, Number
@@ -366,6 +367,8 @@ def check_mixtures(name: str, entry: ModelEntry) -> None:
         for scheme_name in names:
             if scheme_name not in all_names:
                 near = difflib.get_close_matches(scheme_name, all_names, n=1)
+                if meant := read_spelling(scheme_name):
+                    near = [meant.value]
                 raise UsageError(
                     f"models.{name}.{key}: there is no scheme or mixture {scheme_name!r}",
                     why=f"the nearest is {near[0]}" if near else "",

@@ -12,10 +12,11 @@ from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
 from ci.cases.request import Request
 from ci.report.claim import claim_reports
-from ci.report.write import read_report
+from ci.report.write import find_report, read_report
 from ci.verbs.options import add_option, add_options, check_values
 from ci.verbs.requests import make_request
 from ci.verbs.steps import publish, read_limits
+from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -45,6 +46,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Judge kept outputs, and return the new report with its exit code. Raises UsageError for a
     directory without outputs that can be judged."""
     check_values(args)
+    require_kept(args.outputs)
     report = read_report(args.outputs)
     if report.session not in LANES or report.backend not in {backend.value for backend in Backend}:
         raise UsageError(
@@ -75,3 +77,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             report, args.outputs, options, work=Path(work), pulled=args.pulled, by=args.by
         )
     return publish(judged, request, policy.models, progress)
+
+
+def require_kept(folder: Path) -> None:
+    """Raise UsageError for what is no directory with a report, and has none in a directory below:
+    nothing kept outputs there."""
+    if find_report(folder).is_file() and folder.is_dir():
+        return
+    if not any(folder.glob("*/report.json")):
+        raise UsageError(
+            f"{shown_path(folder)} contains no outputs that a run kept",
+            why="judge reads what a run wrote, and runs no model",
+            fix="run the model with --keep-artifacts kept, and pass kept",
+        )

@@ -18,7 +18,15 @@ import msgspec
 from ci.cases.policy import LANES, read_emulator_policy
 from ci.cases.spec import match_socs, select_cases
 from ci.facts.known_fault import read_fault_names
-from ci.models.schemes import EXECUTORCH, LITERT, MODEL_FILES, ONNX, Scheme, SchemeSet
+from ci.models.schemes import (
+    EXECUTORCH,
+    LITERT,
+    MODEL_FILES,
+    ONNX,
+    Scheme,
+    SchemeSet,
+    read_spelling,
+)
 from ci.models.suite import LITERT_SUITE
 from ci.packages import modules
 from ci.packages.modules import RuntimeModules
@@ -365,7 +373,9 @@ def check_schemes(names: Sequence[str], chosen: Mapping[str, RuntimeVerb]) -> No
     scheme_names = [scheme.value for scheme in Scheme]
     for name in names:
         if name not in scheme_names:
-            raise UsageError(f"no scheme {name!r}", fix=f"use one of: {', '.join(scheme_names)}")
+            meant = read_spelling(name)
+            fix = f"pass --scheme {meant}" if meant else f"use one of: {', '.join(scheme_names)}"
+            raise UsageError(f"no scheme {name!r}", fix=fix)
         if not any(runtime.find_schemes([name]) for runtime in chosen.values()):
             raise UsageError(
                 f"--scheme {name} has no effect",

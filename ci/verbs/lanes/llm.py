@@ -10,7 +10,7 @@ from typing import Any
 
 from ci.cases.policy import LANES, EmulatorPolicy
 from ci.cases.pool import Pool
-from ci.cases.spec import CaseSpec, match_all, match_socs
+from ci.cases.spec import CaseSpec, match_all, match_socs, require_own_scheme
 from ci.executorch.engine import PACKAGES
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.llm.case import ForeignRun, LlmRun
@@ -102,6 +102,8 @@ def open_tools(
 def choose_schemes(globs: Sequence[str], schemes: SchemeSet) -> Sequence[Scheme]:
     """Return the schemes that match ``globs`` or, without globs, the default schemes. Raises
     UsageError for a glob that matches none."""
+    for word in globs:
+        require_own_scheme(word, [scheme.value for scheme in schemes.schemes], schemes)
     named = match_all("scheme", globs, [scheme.value for scheme in schemes.schemes])
     return [scheme for scheme in schemes.schemes if scheme.value in named] or schemes.default
 
