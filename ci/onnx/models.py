@@ -67,7 +67,7 @@ CONTROL_FLOW = ("Loop", "Scan")
 REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128", 16: "bfloat16"} | {
     number: name.lower() for name, number in onnx.TensorProto.DataType.items() if number > 16
 }
-AGAIN = "export or copy it again; `check-model FILE.onnx`, which onnx installs, shows details"
+AGAIN = "export or copy it again; onnx.checker.check_model of the onnx package shows details"
 # Suggested sizes for dimensions that are not fixed: for images, and for other inputs.
 PIXELS, LENGTH = 224, 128
 PICTURE_RANK = 4
@@ -273,7 +273,9 @@ def find_faults(model: Any, path: Path, data_shapes: Shapes = ()) -> Iterator[Fa
         # In this order, because only a file that may be read is measured.
         fault = find_location_fault(location, path.parent) or _find_shortage(tensor, path.parent)
         if fault:
-            yield Fault(f"the external file {location!r} of weight {tensor.name!r} {fault}")
+            problem = f"the external file {location!r} of weight {tensor.name!r} {fault}"
+            copy = f"copy {location!r} next to {path.name}, or export the model into one file"
+            yield Fault(problem, copy if fault == MISSING else AGAIN)
     # Last, so that a model of scikit-learn is refused for its operators, and not for its batch
     # size.
     if free := list_free(inputs):  # the only fault that an option fixes

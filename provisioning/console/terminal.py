@@ -16,6 +16,8 @@ from typing import TextIO
 from provisioning.console.streams import user_stderr, user_stdout
 from provisioning.errors import StoreError, mask_credentials
 
+# For encodings without them: the line below the head of a table, and the heights of bars
+PLAIN_DRAWINGS = str.maketrans("─▁▂▃▄▅▆▇█", "-12345678")
 # Control characters except tab and newline, and the bidirectional overrides that reorder what a
 # reader sees.
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
@@ -174,9 +176,9 @@ def write_output(text: str) -> None:
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """Return ``text`` in a form that ``stream`` can write: with backslash escapes if the stream's
-    encoding lacks one of its characters, else unchanged. In the second case, the stream is made to
-    accept raw bytes in ``text``.
+    """Return ``text`` in a form that ``stream`` can write. If its encoding lacks a character of the
+    text, lines and bars become dashes and digits, and others backslash escapes. Otherwise, the text
+    is unchanged, and the stream is made to accept raw bytes in it.
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
@@ -184,7 +186,8 @@ def _encodable(text: str, stream: TextIO) -> str:
         # open it.
         text.encode(encoding, "surrogateescape")
     except UnicodeEncodeError:
-        return text.encode(encoding, "backslashreplace").decode(encoding)
+        plain = text.translate(PLAIN_DRAWINGS)
+        return plain.encode(encoding, "backslashreplace").decode(encoding)
     with suppress(AttributeError):
         stream.reconfigure(errors="surrogateescape")  # type: ignore[attr-defined]
     return text

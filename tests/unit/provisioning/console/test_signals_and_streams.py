@@ -254,3 +254,9 @@ def test_a_path_of_any_bytes_is_printed_unchanged(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     terminal.write_output("\N{GREEK SMALL LETTER ALPHA}")
     assert raw.getvalue() == rb"\u03b1"
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    terminal.write_output(
+        "\N{BOX DRAWINGS LIGHT HORIZONTAL}\N{FULL BLOCK}[\N{LOWER ONE EIGHTH BLOCK}]"
+    )
+    assert raw.getvalue() == b"-8[1]"
