@@ -42,6 +42,7 @@ ROWS = (
     ),
     ("inspect program.pte --load", "add --qnn-runtime, --soc or both"),
     ("judge judged", "wrote for --keep-artifacts"),
+    ("test --model net.py:factory --scheme W8A8", "pass --scheme 8a8w"),
     ("judge folder", "run the model with --keep-artifacts kept, and pass kept"),
     ("lock executorch --from net.onnx", "omit --from"),
     ("parity --source folder/gone", "pass a checkout with --source"),
@@ -233,6 +234,7 @@ TYPED_BY = {
     "pass --rules {rules} for ExecuTorch": PLANS,
     "for another repository, pass --rules": PLANS,
     "pass --scheme {counterpart or names[0]}": "test-emulator --scheme u8",
+    "pass --scheme {meant}": "test --model net.py:factory --scheme W8A8",
     (
         "pass --scheme {matching_scheme}, which replaces the schemes of a policy"
     ): "test-onnx --model quantized.onnx --scheme u8",

@@ -177,7 +177,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     write_page(document, request.directory, progress)
     text = show_document(document)
     if written:
-        text += f"\njudge it again: {show_command(output.verb, '--policy', written)}\n"
+        applied = shown_path(output.policy) if output.applies and output.policy else written
+        text += f"\njudge it again: {show_command(output.verb, '--policy', applied)}\n"
     return Outcome(text, data, choose_exit(mended_cases), exact=True)
 
 
