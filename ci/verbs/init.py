@@ -89,7 +89,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         files = make_policy(args.model, root, notes)
     if uses and not args.policy_only:
         files[workflow] = make_workflow(uses, policy, verb)
-    elif not args.policy_only:
+    elif not args.policy_only and not (top / WORKFLOW).is_file():
         words = ["--workflow-only", "--uses", "OWNER/REPOSITORY@COMMIT"]
         words += ["--directory", shown_path(root)] if args.directory else []
         notes.append(

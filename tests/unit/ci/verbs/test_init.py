@@ -273,6 +273,10 @@ def test_a_workflow_whose_repository_is_not_known_is_written_later(
     workflow = yaml.safe_load((root / WRITTEN[2]).read_text())
     assert workflow["jobs"]["models"]["with"] == {"policy": "qnn.toml", **lane}
     assert (root / "qnn.toml").read_text() == policy
+    # A workflow that exists is not said to be missing.
+    capsys.readouterr()
+    assert main(["init", "--model", f"../{model}", "--json"]) == ExitCode.OK
+    assert not any("--uses" in note for note in json.loads(capsys.readouterr().out)["notes"])
 
 
 @pytest.mark.parametrize(
