@@ -246,7 +246,7 @@ class _Scan:
         self.blocks.read(chunk, low, is_last=is_last)
         self.places += count_places(starts.decode("utf-8", "replace"))
         index = index_rules(self.rules)
-        self.contained |= {text for text, low_text in index.log_texts.items() if low_text in shapes}
+        self.contained |= index.find_log_texts(low, shapes)
         rule_by_start: dict[int, str] = {}
         new: list[tuple[int, str]] = []
         narrowed: dict[object, list[tuple[int, str]]] = {}

@@ -6,15 +6,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 
-from ci.explain.rules import Literal, Rule
+from ci.explain.rules import DIGITS, Literal, Rule
 
 _ANY = (Literal(b"", b"", b""),)  # for rules that look at each line
 
 
 class RuleIndex:
     """The literals of rules by their longest word, of which there are fewer: a text is only looked
-    for in a part of a log that has its word. ``log_texts`` are those of the rules' ``log`` and
-    ``unless``, each with its bytes."""
+    for in a part of a log that has its word."""
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self._rules = rules
@@ -29,11 +28,23 @@ class RuleIndex:
                 self._texts.append(text)
                 self._rule_numbers.append(rule_number)
         log_texts = {text for rule in rules for text in (*rule.log, *rule.unless)}
-        self.log_texts = {text: text.encode() for text in log_texts}
+        # Each with its bytes, and the same without digits.
+        self._log_texts = {
+            text: (text.encode(), text.encode().translate(None, DIGITS)) for text in log_texts
+        }
 
     def find_by_id(self, ids: Iterable[str]) -> list[Rule]:
         """Return the rules with these ids, in the order of the rules."""
         return [self._rules[number] for number in sorted(self._number_by_id[id_] for id_ in ids)]
+
+    def find_log_texts(self, low: bytes, shapes: bytes) -> set[str]:
+        """Return those of the rules' ``log`` and ``unless`` that a part of a log contains. ``low``
+        is the part in lower case, and ``shapes`` the same without digits."""
+        return {
+            text
+            for text, (low_text, shape) in self._log_texts.items()
+            if shape in shapes and (shape == low_text or low_text in low)
+        }
 
     def select(self, shapes: bytes, words: bytes) -> Iterator[tuple[Rule, list[bytes]]]:
         """Yield the rules that may match a line, in their order, each with those of its texts that

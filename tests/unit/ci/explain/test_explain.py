@@ -77,7 +77,7 @@ def test_the_findings_that_a_red_run_prints_are_the_causes_in_its_log() -> None:
         ),
         ("QNN2103", "QNN2103", 8, 1, f"{BROKEN} 30 dB required"),
     ]
-    assert explanation.causes[0].fix.startswith("read `seen`, `where`")
+    assert explanation.causes[0].fix.startswith("read `why`, `where`")
     assert names(explanation.consequences) == ["nox-failed"]
     assert (explanation.unknown, explanation.unknown_count) == ((), 0)
     # Another program's rows are errors that no rule matches, and a number alone is no finding.
