@@ -73,7 +73,8 @@ def answer_soc(requested_name: str) -> SocAnswer:
             why="it is neither in ExecuTorch's table, nor in that of LiteRT's compiler plugin, nor"
             " did QNN 2.51 compile for it",
             fix=f"{suggest_near(requested_name.upper(), names)}docs/reference/socs.md lists all"
-            " names; a name with another suffix, such as P, may be the same SoC",
+            " names; a name with another suffix, such as P, may be the same SoC, and of a phone"
+            " `adb shell getprop ro.soc.model` prints the name",
         )
     other_names = [
         second_name for second_name, row in socs.items() if row.id == soc.id and second_name != name

@@ -306,6 +306,8 @@ def suggest_near(name: str, names: Iterable[str]) -> str:
     near: list[str] = []
     if len(name) > 2:  # ndk in android-ndk, which difflib finds too different
         near = [candidate for candidate in candidates if name in candidate.split("-")]
+    letters = sorted(name)  # of a name with two letters exchanged, such as SM8560
+    near = near or [candidate for candidate in candidates if sorted(candidate) == letters]
     near = near or difflib.get_close_matches(name, candidates, n=3)
     return f"did you mean {' or '.join(near)}? " if near else ""
 

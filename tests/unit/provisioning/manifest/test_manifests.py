@@ -139,6 +139,7 @@ def test_an_unknown_name_is_answered_with_similar_ones() -> None:
         (read_profile, "android-r27", "android"),
         (read_toolchain, "andriod-ndk", "android-ndk"),
         (find_soc, "sm8651", "SM8650"),
+        (find_soc, "sm8560", "SM8650?"),
         (lambda word: parse_selection([word], Options()), "emulatr", "emulator"),
     ):
         with pytest.raises(UsageError, match=name) as caught:
