@@ -340,11 +340,12 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     remaining_schemes = [scheme for scheme in required if scheme not in refused]
     remaining_schemes = remaining_schemes or [lane.find_counterpart(base) or lane.schemes[0]]
     table = f"[by_runtime.{lane.runtime}.models.{name}]"
-    own = f", or list the schemes of {lane.title} in {table}" if entry.path else ""
+    other_way = f", or list the schemes of {lane.title} in {table}" if entry.path else ""
     raise UsageError(
         f"{key}: {scheme}{mixed} cannot be tested here",
         why=f"{only} {', '.join(lane.schemes)}",
-        fix=f"remove {scheme}, or pass another one, such as --scheme {remaining_schemes[0]}{own}",
+        fix=f"remove {scheme}, or pass another one, such as --scheme {remaining_schemes[0]}"
+        f"{other_way}",
     )
 
 

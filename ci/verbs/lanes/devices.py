@@ -52,13 +52,13 @@ def refuse_device(names: list[str], session: str, lanes: Sequence[str] = ()) -> 
     missing = "; and ".join(table[lane] for lane in sessions if lane in table)
     ways = [SHIP[lane] for lane in sessions if lane in SHIP] if len(sessions) == 1 else []
     running = [lane for lane in (FOR_PYTORCH, "test_onnx") if lane not in table]
-    own = [lane for lane in running if lane in sessions]
-    verbs = " or ".join(f"`qnn-ci {lane.replace('_', '-')}`" for lane in own or running)
-    take = "takes" if len(own or running) == 1 else "take"
-    model = "model" if own else "PyTorch model"
+    own_sessions = [lane for lane in running if lane in sessions]
+    verbs = " or ".join(f"`qnn-ci {lane.replace('_', '-')}`" for lane in own_sessions or running)
+    take = "takes" if len(own_sessions or running) == 1 else "take"
+    model = "model" if own_sessions else "PyTorch model"
     judge = f"judge the {model} with {verbs}, which {take} --device"
     raise UnfitError(
         f"{session} runs no program on {names[0]}",
         why=f"missing is {missing}" if missing else "it compares runtimes on QNN's emulator",
-        fix=judge if own else ", or ".join([*ways, judge]),
+        fix=judge if own_sessions else ", or ".join([*ways, judge]),
     )
