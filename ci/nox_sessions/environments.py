@@ -37,8 +37,7 @@ class PythonEnvironment:
     def can_run(self) -> bool:
         """Return whether this user can run the environment's Python: it may belong to another user,
         or be a link to a Python that was removed."""
-        effective = os.access in os.supports_effective_ids
-        return os.access(self.python, os.X_OK, effective_ids=effective)
+        return os.access(self.python, os.X_OK)
 
     def is_complete(self) -> bool:
         """Return whether this user can run the environment, and all packages of the lock are
@@ -63,8 +62,7 @@ class PythonEnvironment:
         try:
             held_lock = lock.acquire(timeout=0)
         except Timeout:
-            waiting = f"waiting for another nox process that creates {self.lock.name}"
-            with announce(session, waiting):
+            with announce(session, f"waiting for another nox that creates {self.lock.name}"):
                 held_lock = lock.acquire()
         with held_lock:
             if not self.is_complete():

@@ -9,9 +9,8 @@ import platform
 import signal
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NamedTuple, NoReturn
 
 import nox
 from nox.command import CommandFailed
@@ -23,13 +22,12 @@ from provisioning.quoting import shell_word
 
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 # Not `pip install .`: nox adds a full stop, and not everyone is in that directory.
-INSTALL = f"`pip install {shell_word(str(ROOT))}`"
-MOVE = f"install the checkout with {INSTALL}, or copy it to a directory that you own"
+INSTALL = f"install the checkout with `pip install {shell_word(str(ROOT))}`"
+MOVE = f"{INSTALL}, or copy it to a directory that you own"
 ELSEWHERE = "parity, plan, sign_skel and the verb report"
 
 
-@dataclass
-class Failure:
+class Failure(NamedTuple):
     """Why a session failed, and its exit code."""
 
     session: str
@@ -66,36 +64,28 @@ def run_module(
     # As Ctrl-C does, SIGTERM lets nox wait for the verb, which ends its own processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with (
-        tempfile.TemporaryDirectory(prefix="qnn-ci-") as folder,
+        tempfile.NamedTemporaryFile("r", encoding="utf-8", prefix="qnn-ci-") as cause,
         tempfile.TemporaryFile("w+", encoding="utf-8") as step_output,
     ):
-        cause = Path(folder) / "cause"
         try:
             session.run(
-                str(python),
-                "-m",
-                *words,
-                env={**env, "QNN_CI_CAUSE_FILE": str(cause)},
+                *(str(python), "-m", *words),
+                env={**env, "QNN_CI_CAUSE_FILE": cause.name},
                 stdout=step_output if is_step else None,
                 stderr=None,
                 interrupt_timeout=3,
                 terminate_timeout=10,
             )
-        except CommandFailed as error:
-            _show(step_output)
-            text = cause.read_text("utf-8").strip() if cause.is_file() else ""
-            failures.append(Failure(session.name, error.return_code or 1, text))
-            raise
-        except KeyboardInterrupt:
-            _show(step_output)
-            failures.clear()  # nox ends with 130
+        except (CommandFailed, KeyboardInterrupt) as error:
+            step_output.seek(0)
+            sys.stdout.write(step_output.read())
+            if isinstance(error, KeyboardInterrupt):
+                failures.clear()  # nox ends with 130
+            else:
+                code = error.return_code or 1
+                failures.append(Failure(session.name, code, cause.read().strip()))
             raise
     finished.append(session.name)
-
-
-def _show(step_output: TextIO) -> None:
-    step_output.seek(0)
-    sys.stdout.write(step_output.read())
 
 
 def list_sessions(session: nox.Session) -> str:

@@ -93,8 +93,10 @@ def lay_course(progress: Progress) -> Iterator[Course]:
 
 
 def _pin_archive(work: Path, archive: Path, base: str) -> Course:
+    # With this variable, each process would compile modules that were changed since the last run.
+    unwanted = {*CI_VARIABLES, "PYTHONDONTWRITEBYTECODE"}
     variables = {
-        **{name: text for name, text in os.environ.items() if name not in CI_VARIABLES},
+        **{name: text for name, text in os.environ.items() if name not in unwanted},
         "QNN_CI_HOME": str(work / "home"),
         "QNN_CI_MANIFESTS": str(work / "manifests"),
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
