@@ -219,7 +219,7 @@ PLANS = (
 )
 HINTS = "tests/unit/ci/verbs/test_hints_are_typed.py"
 ARTIFACTS = "tests/unit/provisioning/artifacts/test_verbs.py"
-SUITE = "tests/integration/upstream/test_fake_suite.py"
+SUITE = "tests/journeys/test_fake_suite.py"
 BUNDLES = "tests/integration/llm/test_bundles.py"
 LITERT = "tests/integration/litert/test_typed_remedies.py"
 ONNX = "tests/integration/onnx/test_typed_remedies.py"
@@ -371,8 +371,7 @@ TYPED_BY = {
     ): f"{SUITE}::test_a_fake_suite_has_every_outcome_and_the_failed_ones_run_again",
     (
         "`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
-    ): "tests/integration/emulator/test_quoted_folder.py::"
-    "test_a_model_below_a_quoted_folder_is_mended",
+    ): "tests/journeys/test_quoted_folder.py::test_a_model_below_a_quoted_folder_is_mended",
     "use a smaller model, or raise --timeout-s": (
         "tests/integration/cases/test_limited.py::"
         "test_a_file_whose_reading_does_not_end_in_time_is_refused"

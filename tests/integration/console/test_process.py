@@ -76,7 +76,8 @@ def test_a_child_gets_time_to_end_even_if_its_parent_ends_at_once(
     clock, mark = stop_clock(monkeypatch, look_s=0.02), tmp_path / "mark"
     monkeypatch.setattr(process, "GRACE_S", 60)
     wait = "while kill -0 $PPID 2>/dev/null; do :; done"  # until its parent has gone
-    child = f"trap '{wait}; echo end >{mark}; exit' TERM; echo up; sleep 600 & wait"
+    # It starts no process, which could miss the signal while it is started, and be waited for.
+    child = f"trap '{wait}; echo end >{mark}; exit' TERM; echo up; while :; do :; done"
     code = f"import subprocess, time; subprocess.Popen(['sh', '-c', {child!r}]); time.sleep(600)"
     ended = run_process(
         [sys.executable, "-c", code],

@@ -11,7 +11,7 @@ from ci.report.schema import Case, Report
 from ci.report.write import read_report
 from provisioning.errors import ExitCode
 
-FAKE = Path(__file__).resolve().parents[2] / "stand_ins" / "upstream_suite"
+FAKE = Path(__file__).resolve().parents[1] / "stand_ins" / "upstream_suite"
 ENDS = {
     "right": "both",
     **dict.fromkeys(("noisy", "given_input", "given_buffer", "given_random_state"), "both"),
