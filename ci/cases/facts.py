@@ -109,9 +109,10 @@ class Run:
     process had run other programs before. If a device was lost during the run, ``lacks`` names
     it. ``by_runtime`` is whether the runtime answered with an error, ``died`` whether the process
     died, and ``exceeded`` whether a limit of time or memory ended it. ``advice`` is what is known
-    about the cause of a failure."""
+    about the cause of a failure. ``inputs`` are the samples."""
 
     outputs: Sets = ()
+    inputs: Sets = ()
     failure: str = ""
     advice: Advice = NO_ADVICE
     lacks: str = ""

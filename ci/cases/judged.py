@@ -35,6 +35,7 @@ from ci.facts.known_fault import KnownFault
 from ci.judging.budget import find_excesses, find_predicted_slow, find_slow, suggest_tighter
 from ci.judging.details import describe_outputs
 from ci.judging.gate import References
+from ci.judging.repeats import find_varied
 from ci.judging.verdict import forgive, judge_outputs, keeps_metric
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, write_sets
@@ -127,6 +128,7 @@ class CaseJudge:
         lost = find_lost_types(compiled.retyped)
         if not findings and not lost:
             return self.end_passed(compiled, log_tail)
+        findings += self.find_varied(program, run, findings)
         # Outputs that explain themselves, such as those of another sample, are not lowered again:
         # no layer is guilty. Nor may it be what an earlier program left in the process.
         is_traceable = not verdict.is_placed and not run.used
@@ -139,6 +141,15 @@ class CaseJudge:
         if garbled and inconclusive and all(finding.id != INDICES.id for finding in findings):
             findings.insert(0, find_garbled(garbled))
         return self.end(Status.FAILED, [*lost, *findings], log_tail, remark=run.notes.remark)
+
+    def find_varied(self, program: Program, run: Run, findings: Sequence[Finding]) -> list[Finding]:
+        """Return the finding that a program that is not faithful has other outputs when it runs
+        again; nothing if they are the same, or if it is not run again. If other programs ran in its
+        process before, the case is judged again anyway."""
+        is_wrong = any(finding.question is Question.FAITHFUL for finding in findings)
+        if not self.probes or run.used or not is_wrong:
+            return []
+        return find_varied(run.outputs, self.probes.run_again(program, run))
 
     def end_passed(self, compiled: Compiled, log_tail: str) -> CaseResult:
         """End a case whose outputs are good, unless something that it requires is not proven."""

@@ -339,7 +339,12 @@ class CaseRun:
                 wall_s=wall_s,
                 used=used,
             )
-        return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
+        return Run(outputs=outputs, inputs=sets, notes=notes, wall_s=wall_s, used=used)
+
+    def run_again(self, program: Program, run: Run) -> Sets:
+        """Return the outputs of another run of a program on the same inputs, empty if it
+        fails."""
+        return self.execute(program, run.inputs).outputs
 
     def measure_remedy(
         self, faults: Sequence[KnownFault], *, approximate: bool = False

@@ -9,8 +9,16 @@ from typing import Protocol
 
 from msgspec import structs
 
-from ci.cases.engine import STATE_AS_INPUT, Compiled, Delegation, Fallback, name_buffers
-from ci.cases.facts import CaseFacts
+from ci.cases.engine import (
+    STATE_AS_INPUT,
+    Compiled,
+    Delegation,
+    Fallback,
+    Program,
+    Sets,
+    name_buffers,
+)
+from ci.cases.facts import CaseFacts, Run
 from ci.cases.lowering_findings import GUIDE, find_garbled, is_quantizing
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion
@@ -73,6 +81,9 @@ class Probes(Protocol):
 
     def diagnose(self, finding: Finding, suspicion: Suspicion) -> Diagnosis | str:
         """Return what experiments show of the cause of a finding, or why none are made."""
+
+    def run_again(self, program: Program, run: Run) -> Sets:
+        """Return the outputs of another run of a program, empty if it fails."""
 
     def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
         """Return the notes with the operator that causes the errors."""

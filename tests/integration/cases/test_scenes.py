@@ -196,6 +196,8 @@ def list_runs() -> Iterator[tuple[str, Scene]]:
     yield "wrong in a used process alone", scene(ZEROS, RIGHT, used=True, notes=anew)
     yield "wrong in a fresh process, too", scene(ZEROS, wrong_ids, used=True)
     yield "dies in a fresh process", scene(ZEROS, DEAD, used=True, figures=True)
+    yield "other outputs in each run", scene(ZEROS, wrong_ids)
+    yield "wrong, and dies when it runs again", scene(ZEROS, DEAD)
     yield "dies", scene(DEAD)
     opening = RunError("was killed by SIGSEGV", used=True)
     yield "dies when it opens in a used process", scene(opening, RIGHT)
@@ -401,7 +403,7 @@ def list_layers() -> Iterator[tuple[str, Scene]]:
     yield "wrong between layers", locate(wrong, behind(2.0, 3.3, 4.0))
     yield "wrong from the first layer", locate(wrong, behind(2.2, 3.3, 4.4))
     yield "wrong behind the layers", locate(wrong, behind(2.0, 3.0, 4.0))
-    yield "right with its layers", locate(wrong, behind(2.0, 3.0, 4.0, off=0))
+    yield "right with its layers", locate(wrong, wrong, behind(2.0, 3.0, 4.0, off=0))
     zeros = {"zeros": lambda x: [x * 0], "softmax": lambda x: [x * 3]}
     yield "a layer gives zeros", locate(wrong, behind(0.0, 3.3), layers=zeros)
     loose = Limits(outputs={"1": OutputLimits(max_above_noise_db=900.0)})
