@@ -390,3 +390,46 @@ class Decay(nn.Module):
 
 def decay() -> Made:
     return vary(Decay(), (1, 16, 8))
+
+
+class DeltaRule(nn.Module):
+    """Two steps of a gated delta rule, which writes what it reads from [1, 2, 32] to a state of
+    [1, 2, 16, 16]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys, self.values = nn.Linear(32, 32, bias=False), nn.Linear(32, 32, bias=False)
+        self.rates = nn.Linear(32, 2)
+
+    def forward(self, tokens: Tensor, state: Tensor) -> Tensor:
+        keys = functional.normalize(self.keys(tokens).view(1, 2, 2, 16), dim=-1)
+        values = self.values(tokens).view(1, 2, 2, 16)
+        rates = torch.sigmoid(self.rates(tokens))
+        for step in range(2):
+            key = keys[:, step]
+            old = (state @ key.unsqueeze(-1)).squeeze(-1)
+            written = (values[:, step] - old) * rates[:, step, :, None]
+            state = state + written.unsqueeze(-1) * key.unsqueeze(-2)
+        return state
+
+
+def delta_rule() -> Made:
+    return vary(DeltaRule(), (1, 2, 32), (1, 2, 16, 16))
+
+
+class Mixed(nn.Module):
+    """A matrix [1, 64] that is mixed from four by weights that are nearly equal, as a dynamic
+    convolution mixes its kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(16, 4)
+        self.matrices = nn.Parameter(torch.randn(4, 64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.scores(x) * 0.02
+        return torch.softmax(scores, -1) @ self.matrices
+
+
+def mixed() -> Made:
+    return vary(Mixed(), (1, 16))

@@ -134,6 +134,22 @@ def _write_softmax(edit: GraphEditor, x: str, axis: int) -> str:
     return edit.permute(edit.softmax(edit.permute(x, dims=order), dim=order[axis]), dims=order)
 
 
+# QNN 2.49.40 computes a softmax in 16 bits of numbers that differ by less than 0.2 wrongly: 12.1
+# dB, and 67.0 dB after. A division by the sum would be fused to a softmax again.
+@defines("write-softmax", "softmax")
+def write_softmax(edit: GraphEditor, node: Node) -> None:
+    """Write a softmax as exp(x - m) times the reciprocal of its sum, with m the maximum."""
+    x, (result,), dim = node.reads[0], node.results, edit.argument(node, "dim", -1.0)
+    if dim is None or not edit.is_float(x, result) or edit.dtypes[x] != edit.dtypes[result]:
+        return
+    axis = int(dim) % len(edit.shape(x))
+    exp, _ = _write_shifted(edit, x, [axis])
+    total = edit.sum(exp, dim=[axis], keepdim=True)
+    new = edit.mul(exp, edit.reciprocal(total))
+    after = "e * torch.reciprocal(e.sum(dim, keepdim=True)), with e = exp(x - x.amax(dim))"
+    edit.replace(node, new, after, "torch.softmax(x, dim)")
+
+
 @defines("subtract-maximum", "exp", "log")
 def subtract_maximum(edit: GraphEditor, node: Node) -> None:
     """Subtract the maximum of a row from what exp reads, if the results are divided by their sum,

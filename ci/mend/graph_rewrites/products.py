@@ -206,6 +206,22 @@ def sum_single_column(edit: GraphEditor, node: Node) -> None:
     edit.replace(node, new, "(x * y.mT).sum(-1, keepdim=True)", "a product with a single column")
 
 
+# QNN 2.49.40 misplaces the elements in 8 and 16 bits, where both operands are broadcast.
+@defines("multiply-outer", "mul")
+def multiply_outer(edit: GraphEditor, node: Node) -> None:
+    """Write a product of a column and a row, both of which are broadcast, as a product of
+    matrices."""
+    shapes = [edit.shape(operand) for operand in node.reads[:2]]
+    if not edit.is_float(*node.reads[:2], *node.results) or len(shapes[0]) != len(shapes[1]):
+        return
+    column, row = node.reads[:2] if shapes[0][-1:] == (1,) else node.reads[1::-1]
+    shape_of_column, shape_of_row = edit.shape(column), edit.shape(row)
+    is_column = len(shape_of_column) > 1 and shape_of_column[-1] == 1 != shape_of_column[-2]
+    is_row = len(shape_of_row) > 1 and shape_of_row[-2] == 1 != shape_of_row[-1]
+    if is_column and is_row and shape_of_column[:-2] == shape_of_row[:-2]:
+        edit.replace(node, edit.matmul(column, row), "x @ y", "the product of a column and a row")
+
+
 # QNN takes only some equations, and PyTorch writes some with tensors of six axes: the einsum of a
 # graph convolution left 11 nodes on the CPU.
 @defines("multiply-einsum", "einsum", "einsum_permutation")

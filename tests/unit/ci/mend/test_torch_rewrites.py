@@ -386,6 +386,19 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 5), lambda x: torch.exp(-x) / (1 + x)),
         (0, (2, 5), lambda x: (e := torch.exp(x)) * 2 / (1 + e)),
     ],
+    "multiply-outer": [
+        (1, [(2, 5, 1), (2, 1, 4)], lambda x, y: x * y),
+        (1, [(2, 4), (2, 5)], lambda x, y: x[:, None] * y[..., None]),
+        (0, [(2, 5, 1), (1, 1, 4)], lambda x, y: x * y),
+        (0, [(2, 5, 1), (2, 5, 4)], lambda x, y: x * y),
+        (0, [(2, 1, 1), (2, 1, 4)], lambda x, y: x * y),
+        (0, [(4, 1), (4,)], lambda x, y: x * y),
+    ],
+    "write-softmax": [
+        (1, (2, 3, 4), lambda x: torch.softmax(x, -1)),
+        (1, (2, 3, 4), lambda x: torch.softmax(100 * x, 1)),
+        (0, (2, 3, 4), lambda x: torch.log_softmax(x, -1)),
+    ],
     "sum-single-column": [
         (1, (2, 5, 1), lambda x: torch.arange(15.0).view(3, 5) @ x),
         (1, [(2, 4, 5), (2, 5, 1)], lambda x, y: x @ y),
