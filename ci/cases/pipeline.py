@@ -3,6 +3,7 @@ protocols of ci.cases.engine, and imports no specific engine or runner."""
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 import traceback
@@ -399,7 +400,11 @@ class CaseRun:
             return Departure(text=text)
         place = layers.index(layer)
         figures = judgement.outputs[len(judgement.outputs) - len(layers) + place].nearest
-        return Departure(layer, tuple(layers[:place]), text, figures.sqnr_db if figures else None)
+        reached_db = figures.sqnr_db if figures else None
+        worst = find_worst(judgement, layers)
+        return Departure(
+            layer, tuple(layers[:place]), text, reached_db, worst if worst is not layer else None
+        )
 
     def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
         """Return the notes with the first layer that has errors above the predicted noise. If it is
@@ -497,6 +502,25 @@ def describe_layers(
             predicted_db=result.predicted_db,
             is_first=layer is first,
         )
+
+
+MOST = 0.5  # of the largest error of a layer, in dB below its prediction
+
+
+def find_worst(judgement: Judgement, layers: Sequence[Layer]) -> Layer | None:
+    """Return the first layer with most of the error: at least MOST of the dB that the worst one is
+    below its prediction. The arguments are those of find_departure."""
+    judged = judgement.outputs[len(judgement.outputs) - len(layers) :]
+    losses = [
+        result.predicted_db - result.nearest.sqnr_db
+        if result.nearest and result.predicted_db is not None
+        else 0.0
+        for result in judged
+    ]
+    largest = max((loss for loss in losses if math.isfinite(loss)), default=0.0)
+    if largest <= 0:
+        return None
+    return next(layer for layer, loss in zip(layers, losses, strict=True) if loss >= MOST * largest)
 
 
 def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:

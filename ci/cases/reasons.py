@@ -64,7 +64,7 @@ from ci.judging.figures import Array
 from ci.judging.gate import References
 from ci.judging.verdict import MODEL, OF_MODEL, SCHEME, Verdict
 from ci.models.schemes import Mixture, find_alternatives
-from ci.models.tensors import Loss
+from ci.models.tensors import Layer, Loss
 from ci.report.schema import LayerFigures, NoiseNote
 
 WEIGHTS_DB = 3.0  # if activations lose less than this, more bits for them help little
@@ -271,7 +271,7 @@ class Reasons:
         finer = find_alternatives(self.facts.spec.scheme.base).finer
         if finding.id == ON_CPU.id:
             return self.suspect_cpu()
-        line = str(layer.origin) if layer and layer.origin.line else ""
+        line, worst = "", self.departure.worst
         case_result = Result(reached_db=reached, predicted_db=figures.predicted_sqnr_db)
         is_refused = finding.question in STOPPING
         if is_refused:
@@ -280,7 +280,8 @@ class Reasons:
         faults = dict.fromkeys(fault.fault for fault in self.suspect_faults(finding))
         return Suspicion(
             whole_result=case_result,
-            first=(layer.node, layer.name.partition(" ")[0], line) if layer else ("", "", line),
+            first=name_layer(layer) if layer else ("", "", line),
+            worst=name_layer(worst) if worst else ("", "", ""),
             faults=tuple(faults),
             count=len(steps),
             divides=is_refused or finding.question is Question.FAITHFUL,
@@ -502,6 +503,11 @@ def doubt(advice: Advice) -> Advice:
         causes.append(structs.replace(cause, text=text, certainty=Certainty.LIKELY))
     remedies = (structs.replace(remedy, proof=Proof.SUGGESTED) for remedy in advice.remedies)
     return replace(advice, causes=tuple(causes), remedies=tuple(remedies))
+
+
+def name_layer(layer: Layer) -> tuple[str, str, str]:
+    """Return a layer as a Suspicion has it: its node, what users call it, and its line."""
+    return layer.node, layer.name.partition(" ")[0], str(layer.origin) if layer.origin.line else ""
 
 
 def mark_part(

@@ -43,10 +43,12 @@ class Suspicion:
     ``count`` is the number of operators of the model, and ``finer`` the scheme with more bits for
     activations, or empty. ``searches`` is whether the smallest part may be searched with many
     programs, as localise does. ``exceeded`` is whether a limit of time or memory ended the case,
-    which may end its parts, too."""
+    which may end its parts, too. ``worst`` is the first layer with most of the error, if that
+    is another one than the first wrong layer."""
 
     whole_result: Result
     first: tuple[str, str, str] = ("", "", "")
+    worst: tuple[str, str, str] = ("", "", "")
     faults: tuple[str, ...] = ()
     count: int = 0
     divides: bool = True  # whether parts can show the error, and not only the whole model
@@ -205,7 +207,21 @@ def diagnose(suspicion: Suspicion) -> Steps:
         if smallest is not None:
             diagnosis = yield from narrow(diagnosis, smallest, remedies, suspicion)
     diagnosis = yield from try_on_whole(diagnosis, suspicion)
+    if any(suspicion.worst) and not (diagnosis.is_proven or diagnosis.ended):
+        diagnosis = yield from try_worst(diagnosis, suspicion, remedies)
     return (yield from keep_unknown(diagnosis, suspicion))
+
+
+def try_worst(
+    diagnosis: Diagnosis, suspicion: Suspicion, remedies: Sequence[RemedyChoice]
+) -> Steps:
+    """Repeat the experiments at the layer with most of the error, if they showed nothing at the
+    first wrong one. A softplus with 37.7 dB came before a product with -23.5 dB, which made the
+    outputs wrong."""
+    at_worst = replace(suspicion, first=suspicion.worst)
+    second = yield from find_cause(at_worst, remedies)
+    second = yield from try_on_whole(second, at_worst)
+    return second if second.is_proven else diagnosis
 
 
 def keep_unknown(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:

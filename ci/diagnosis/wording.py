@@ -9,6 +9,7 @@ from msgspec import structs
 from ci.diagnosis.diagnosis import Diagnosis, loses
 from ci.diagnosis.experiments import TIME_IS_UP, RemedyChoice, Result
 from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Proof, advise
+from ci.facts.kinds import NOISE
 from ci.report.text import count
 
 PRECISION = "docs/guides/precision.md"
@@ -134,8 +135,12 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
 def name_reason(remedy: RemedyChoice, diagnosis: Diagnosis) -> str:
     """Return why a remedy of the cure helps. One that is known for wrong numbers may also replace
     operators that QNN does not take."""
-    if diagnosis.before.cpu_nodes and not remedy.is_for_finding:
+    if remedy.is_for_finding:
+        return remedy.reason
+    if diagnosis.before.cpu_nodes:
         return "QNN does not take these operators as they are written"
+    if diagnosis.before.is_refused and NOISE.id in remedy.cures:
+        return "these operators are refused as they are written"
     return remedy.reason
 
 

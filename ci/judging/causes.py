@@ -53,12 +53,14 @@ LARGEST_RETURNED = 131008.0  # of the numbers that QNN 2.49.40 returns in float1
 class Departure:
     """Where a program starts to differ from its model: ``layer`` is the first wrong layer, and
     ``right`` are the layers before it. ``text`` says it. ``sqnr_db`` is the SQNR of the layer's
-    result. If it is unknown, ``layer`` is None and ``right`` is empty."""
+    result. If it is unknown, ``layer`` is None and ``right`` is empty. ``worst`` is the first layer
+    with most of the error, or None if that is ``layer``."""
 
     layer: Layer | None = None
     right: tuple[Layer, ...] = ()
     text: str = ""
     sqnr_db: float | None = None
+    worst: Layer | None = None
 
 
 UNKNOWN = Departure()

@@ -607,7 +607,8 @@ def read_cpu_nodes(case: Case, *, is_whole: bool) -> Result:
     nodes = max(case.program.fallback_nodes or 0, len(case.program.fallback_ops))
     if any(finding.id == NO_NODE.id for finding in findings):
         return Result(cpu_nodes=max(nodes, 1))
-    if any(finding.question in STOPPING for finding in findings):
+    # A part whose outputs hardly vary is not compiled, and says nothing of nodes.
+    if any(finding.question in STOPPING | {Question.USABLE} for finding in findings):
         return Result(failure=case.headline)
     accuracy = OF_ACCURACY if is_whole else {Question.FAITHFUL}
     return Result(

@@ -806,6 +806,31 @@ def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
     assert cause.text == text
 
 
+@pytest.mark.parametrize(
+    ("parts", "experiments", "cure"),
+    [
+        # Where the first wrong layer shows nothing, the one with most of the error may.
+        ({"3": WRONG, "3 b": RIGHT}, ["2", "2 a", "2 all", "3", "3 b", "b"], ["b"]),
+        ({"3": WRONG}, ["2", "2 a", "2 all", "3", "3 b", "3 all"], []),
+        # It does not matter where the first one shows the cause.
+        ({"2 a": RIGHT}, ["2", "2 a", "a"], ["a"]),
+    ],
+)
+def test_the_layer_with_most_of_the_error_is_tried_after_the_first_wrong_one(
+    parts: Mapping[str, Result], experiments: list[str], cure: list[str]
+) -> None:
+    operators = [*CHAIN[:15], replace_inputs(CHAIN[15], "op14", "op3"), *CHAIN[16:]]
+    near, far = choose("a", at=9), choose("b", at=15)
+    laboratory = Laboratory([near, far], {"a": RIGHT, "b": RIGHT}, {"2": WRONG, **parts}, operators)
+    diagnosis = laboratory.run(replace(LARGE, worst=("op15", "add", "net.py:15")))
+    assert laboratory.experiments == experiments
+    assert [remedy.name for remedy in diagnosis.cure] == cure
+
+
+def replace_inputs(operator: Operator, *inputs: str) -> Operator:
+    return structs.replace(operator, inputs=inputs)
+
+
 ALIKE = Result(failure="refused: error 1002", is_refused=True)
 AMISS = Result(reached_db=-12.3, is_right=True, is_wrong=True)
 D = choose("d")

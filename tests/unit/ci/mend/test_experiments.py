@@ -17,6 +17,7 @@ from ci.diagnosis.experiments import Experiment, KeepPart, Result
 from ci.facts.finding import Finding, Question
 from ci.facts.kinds import (
     DIED,
+    INVALID,
     NO_NODE,
     NO_OUTPUTS,
     NOISE,
@@ -82,7 +83,11 @@ def make_case(*findings: Finding, nodes: int = 0, **figures: Any) -> Case:
         # Without QNN there is no program: every node is on the CPU.
         (make_case(NO_NODE.find("QNN accepted no node"), nodes=3), Result(cpu_nodes=3)),
         (make_case(NO_NODE.find("QNN accepted no node")), Result(cpu_nodes=1)),
-        # A program that dies shows nothing.
+        # Neither a program that dies nor a part whose outputs hardly vary shows anything.
+        (
+            make_case(INVALID.find("output 0 hardly varies")),
+            Result(failure="output 0 hardly varies"),
+        ),
         (make_case(NO_OUTPUTS.find("SIGSEGV"), nodes=1), Result(failure="run: SIGSEGV")),
     ],
 )
