@@ -68,13 +68,18 @@ def answer_soc(requested_name: str) -> SocAnswer:
                 fix=f"pass one of them: {', '.join(with_version)}",
             )
         names = [*socs, *(second_name for row in socs.values() for second_name in row.also_called)]
+        meant = _list_family(requested_name) or suggest_near(
+            # Names with which SoCs are sold are written so.
+            requested_name.title() if " " in requested_name else requested_name.upper(),
+            names,
+        )
         raise UsageError(
             f"none of the lanes knows an SoC {requested_name!r}",
             why="it is neither in ExecuTorch's table, nor in that of LiteRT's compiler plugin, nor"
             " did QNN 2.51 compile for it",
-            fix=f"{suggest_near(requested_name.upper(), names)}docs/reference/socs.md lists all"
-            " names; a name with another suffix, such as P, may be the same SoC, and of a phone"
-            " `adb shell getprop ro.soc.model` prints the name",
+            fix=f"{meant}docs/reference/socs.md lists all names; a name with another suffix, such"
+            " as P, may be the same SoC, and of a phone `adb shell getprop ro.soc.model` prints the"
+            " name",
         )
     other_names = [
         second_name for second_name, row in socs.items() if row.id == soc.id and second_name != name
@@ -90,9 +95,35 @@ def answer_soc(requested_name: str) -> SocAnswer:
         lpai=soc.lpai,
         lanes=tuple(_answer_lanes(name, soc)),
         siblings=find_siblings(soc),
-        qnn=soc.qnn,
+        qnn=soc.qnn or _find_oldest_qnn(soc.id),
         not_qnn=soc.not_qnn,
     )
+
+
+MOST_OF_FAMILY = 8
+
+
+def _list_family(family: str) -> str:
+    """Return the names under which the SoCs of a family are sold, such as those of Dragonwing, as
+    the beginning of a fix; "" if the name is none of a family."""
+    words = family.upper().split()
+    names = [
+        name
+        for soc in read_all_socs().values()
+        for name in soc.also_called
+        if words and name.upper().split()[: len(words)] == words
+    ]
+    if not names:
+        return ""
+    more = f" and {len(names) - MOST_OF_FAMILY} more" if len(names) > MOST_OF_FAMILY else ""
+    return f"names that begin so are {', '.join(names[:MOST_OF_FAMILY])}{more}; "
+
+
+def _find_oldest_qnn(number: int) -> str:
+    """Return the oldest QNN that is known to know a number: it compiles by the number, so that what
+    is known of one name counts for the others."""
+    versions = [soc.qnn for soc in read_all_socs().values() if soc.id == number and soc.qnn]
+    return min(versions, key=parse_version, default="")
 
 
 def _list_of_version(hexagon: int) -> list[str]:
@@ -150,10 +181,15 @@ def _answer_lanes(name: str, soc: Soc) -> Iterator[LaneAnswer]:
 
 def render_soc(answer: SocAnswer) -> str:
     """Return the answer as text."""
-    same_names = f", the same as {', '.join(answer.also_called)}" if answer.also_called else ""
     spelled = {name.lower(): name for name in (answer.name, *answer.also_called)}
     other_name = spelled.get(answer.asked.lower(), answer.asked.upper())
     called = f" ({other_name})" if other_name != answer.name else ""
+    rows = read_all_socs()
+    further = [name for name in answer.also_called if name != other_name]
+    of_number = ", ".join(name for name in further if name in rows)
+    sold_as = ", ".join(name for name in further if name not in rows)
+    same_names = f", the same as {of_number}" if of_number else ""
+    same_names += f", also called {sold_as}" if sold_as else ""
     hardware = "QNN knows no HTP of it"
     if answer.hexagon:
         float16 = "float16" if answer.float16 else "no float16"

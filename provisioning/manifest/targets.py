@@ -132,7 +132,9 @@ def find_any_soc(name: str) -> Soc:
 
 # What people write into the name of an SoC or leave out, and no two names differ in: 8 Gen 3,
 # Snapdragon(R) 8 Elite, sm_8650. A speed bin, as in SM8650-AB, is the same SoC with another clock.
-UNSPOKEN = re.compile(r"\((?:R|TM)\)|[®™ _-]|QUALCOMM|SNAPDRAGON|MOBILE PLATFORM|FOR GALAXY")
+UNSPOKEN = re.compile(
+    r"\((?:R|TM)\)|[®™ _-]|QUALCOMM|SNAPDRAGON|DRAGONWING|MOBILE(?: PLATFORM)?|FOR GALAXY"
+)
 SPEED_BIN = re.compile(r"\b(SM ?\d{4})[- ](?:\d-)?A[A-F]$")
 
 
@@ -156,7 +158,10 @@ def _find_row(name: str) -> str:
     """Return the SoC with a spelling of one of its names, such as ``Snapdragon 8 Gen 2 (SM8550)``;
     without one, the name in capital letters."""
     spellings = [name, *re.findall(r"\(([\w-]{1,20})\)$", name)]
-    rows = (_read_keys().get(_key_of(spelling)) for spelling in spellings)
+    keys = [_key_of(spelling) for spelling in spellings]
+    # Snapdragon 8 is a family, and no SoC with QNN's number 8.
+    numbers = [] if name.strip().isdecimal() else [str(soc.id) for soc in read_all_socs().values()]
+    rows = (_read_keys().get(key) for key in keys if key not in numbers)
     return next(filter(None, rows), name.upper())
 
 

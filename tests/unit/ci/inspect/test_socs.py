@@ -34,6 +34,11 @@ SPELLINGS = {
     "QCS-6490": "QCM6490",
     "57": "SM8650",  # QNN's number
     "Snapdragon 8 Gen 2 (SM8550)": "SM8550",
+    "X1E80100": "SC8380XP",
+    "snapdragon 888": "SM8350",
+    "Dragonwing QCS6490": "QCM6490",
+    "IQ-9075": "QCS9075",
+    "SA8295P": "SA8295",
     "52": "SA8255",  # the first of five names
 }
 
@@ -61,7 +66,7 @@ def test_a_version_of_the_hexagon_is_no_soc(version: str) -> None:
 def test_the_answer_names_what_the_lanes_call_an_soc() -> None:
     text = """\
 SA8255 (SA8775P): Hexagon V73, 8 MiB of VTCM, float16
-  QNN's number 52, the same as SA8630, SA8650, SA8775, SA8775P
+  QNN's number 52, the same as SA8630, SA8650, SA8775
   QNN: 2.47.0 knows it; older ones were not read
   test_emulator, test_llm (ExecuTorch): yes, --soc SA8255 (since ExecuTorch 1.2.0 or before)
   test_onnx (onnxruntime-qnn): yes, --soc SA8255
@@ -72,7 +77,7 @@ SA8255 (SA8775P): Hexagon V73, 8 MiB of VTCM, float16
 
 
 UNKNOWN = ("SM8650P", "", "*", "SM8*", "SM8650\n", "../socs")
-NEARLY_KNOWN = ("V12", "SM8650-XY", "999", "Snapdragon")
+NEARLY_KNOWN = ("V12", "SM8650-XY", "999", "Snapdragon", "Dragonwing", "Snapdragon 8", "qualcomm 8")
 
 
 @pytest.mark.parametrize("soc_name", [*UNKNOWN, *NEARLY_KNOWN])
@@ -80,6 +85,30 @@ def test_an_unknown_soc_is_refused_with_what_is_near(soc_name: str) -> None:
     with pytest.raises(UsageError, match="none of the lanes knows an SoC") as unknown:
         answer_soc(soc_name)
     assert "socs.md lists all names" in unknown.value.fix
+
+
+FAMILIES = {
+    "snapdragon x": "names that begin so are Snapdragon X Elite; ",
+    "Dragonwing": "names that begin so are Dragonwing RB3 Gen 2, Dragonwing IQ9, ",
+    "snapdragon 7 gen 3": "did you mean Snapdragon 8 Gen 3 or Snapdragon 7 Gen 4 or ",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_is_refused_with_its_socs(family: str) -> None:
+    with pytest.raises(UsageError) as unknown:
+        answer_soc(family)
+    assert unknown.value.fix.startswith(FAMILIES[family])
+
+
+def test_an_soc_is_not_said_to_be_the_same_as_its_own_name() -> None:
+    lines = render_soc(answer_soc("SM8650")).splitlines()
+    assert lines[1] == "  QNN's number 57, also called Snapdragon 8 Gen 3"
+
+
+@pytest.mark.parametrize("soc_name", ["SA8775", "SA8630", "SM8150", "SDM855"])
+def test_what_is_known_of_a_number_counts_for_all_its_names(soc_name: str) -> None:
+    assert answer_soc(soc_name).qnn == "2.47.0"
 
 
 def test_every_name_of_the_table_is_answered() -> None:
