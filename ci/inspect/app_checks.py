@@ -507,7 +507,8 @@ def see_unread_libraries(unit: AppUnit) -> Iterator[Seen]:
         if dependency.package.brings_qnn or dependency.package.needs_qnn
     ]
     needs_dispatch = any(unit.list_compiled()) and DISPATCH not in _list_brought(unit)
-    is_known = (bool(of_qnn) and not needs_dispatch) or _find_litert_alone(unit) is not None
+    without_npu = _find_litert_alone(unit) or _find_onnxruntime_alone(unit)
+    is_known = (bool(of_qnn) and not needs_dispatch) or without_npu is not None
     if is_known or unit.pointers or (has_qnn and not models):
         return
     subject = models[0].name + _count_others(models) if models else "QNN"
@@ -521,13 +522,43 @@ FIRST_NPU_RUNTIME = "2.3.0"  # the first version of litert-npu-runtime-qualcomm
 DELEGATE = "com.qualcomm.qti:qnn-litert-delegate"
 
 
+def _gets_all_from_packages(unit: AppUnit) -> bool:
+    """Return whether all that brings libraries to an app is known: those in its sources, and
+    packages of manifests/policies/maven.toml."""
+    gradle = unit.gradle
+    if not gradle or not gradle.is_app or gradle.may_have_other_libraries or unit.pointers:
+        return False
+    return not _may_be_delivered(unit) and len(_list_dependencies(unit)) == len(gradle.packages)
+
+
+def _find_onnxruntime_alone(unit: AppUnit) -> Dependency | None:
+    """Return ONNX Runtime's package without QNN in the sources of an app in which nothing else runs
+    models with QNN, None if there is none, or if what the app gets is not all known."""
+    dependencies = _list_dependencies(unit)
+    runs_qnn = any(RUNTIME.fullmatch(file.name) for file in unit.libraries) or any(
+        package.needs_qnn or (package.brings_qnn and not package.is_qnn)
+        for package in (dependency.package for dependency in dependencies)
+    )
+    if runs_qnn or not _gets_all_from_packages(unit):
+        return None
+    return next(
+        (dependency for dependency in dependencies if "libonnxruntime.so" in dependency.libraries),
+        None,
+    )
+
+
+@APPS.check("QNN900")
+def see_onnxruntime_without_qnn(unit: AppUnit) -> Iterator[Seen]:
+    """Report ONNX Runtime's package without QNN in an app in which nothing else runs QNN."""
+    package = _find_onnxruntime_alone(unit)
+    if package and unit.gradle:
+        yield seen(package.text, f"{unit.name}: {unit.gradle.file}")
+
+
 def _find_litert_alone(unit: AppUnit) -> Dependency | None:
     """Return LiteRT's package in the sources of an app in which nothing connects it to QNN, None if
     there is none, or if what the app gets is not all known."""
-    gradle = unit.gradle
-    if not gradle or not gradle.is_app or gradle.may_have_other_libraries or unit.pointers:
-        return None
-    if _may_be_delivered(unit):
+    if not _gets_all_from_packages(unit):
         return None
     dependencies = _list_dependencies(unit)
     # Packages of QNN without LiteRT, such as ONNX Runtime's, run other models.
@@ -538,8 +569,7 @@ def _find_litert_alone(unit: AppUnit) -> Dependency | None:
     )
     files = (*unit.qnn_libraries, *unit.assets, *unit.excluded)
     libraries = [file.name for file in files if file.name.endswith(".so")]
-    is_all_known = len(dependencies) == len(gradle.packages) and are_of_litert
-    if not is_all_known or not all(map(UNCONNECTED.match, libraries)):
+    if not are_of_litert or not all(map(UNCONNECTED.match, libraries)):
         return None
     return next((dependency for dependency in dependencies if dependency.runs_models), None)
 
@@ -695,7 +725,8 @@ def see_two_builds(unit: AppUnit) -> Iterator[Seen]:
     for dependency in dependencies:
         if dependency.package.same_version and not is_same(dependency.version, chosen.qnn):
             where = f"{unit.name}: {unit.gradle.file}"
-            yield seen(dependency.text, where, qnn=dependency.version, package=chosen.text)
+            how = f"depend on both in one version, {chosen.qnn} or {dependency.version}"
+            yield seen(dependency.text, where, qnn=dependency.version, package=chosen.text, how=how)
     other_files = [
         file
         for file in unit.tree.files
@@ -707,7 +738,12 @@ def see_two_builds(unit: AppUnit) -> Iterator[Seen]:
     if other_files:
         first = other_files[0]
         subject = first.name + _count_others(other_files)
-        yield seen(subject, first.relative, qnn=first.version, package=chosen.text)
+        shown = dict(unit.placed())[first.relative].shown
+        how = (
+            f"remove the libraries of QNN {first.version} from the sources, such as {shown}, or"
+            f" depend on {QNN_RUNTIME}:{first.version}"
+        )
+        yield seen(subject, first.relative, qnn=first.version, package=chosen.text, how=how)
 
 
 def _list_pack_groups(unit: AppUnit) -> dict[str, set[str]]:

@@ -109,7 +109,7 @@ MODULE_ACCESSOR = re.compile(r"\bprojects\.([\w.]+)")
 # Modules with parts of an app that are installed on demand.
 DYNAMIC = re.compile(rf"\bdynamicFeatures{STRINGS}")
 COORDINATE = re.compile(r"[\w.-]+:(?P<name>[\w.-]+)(?::.*)?")
-OF_QNN = ("qnn", "executorch", "litert")  # in the names of Maven packages
+OF_QNN = ("qnn", "executorch", "litert", "onnxruntime-android")  # in the names of Maven packages
 # def ort = '1.26.0', val ort = "1.26.0", ext.ort = "1.26.0", extra["ort"] = "1.26.0"
 VARIABLE = re.compile(
     r"\b([A-Za-z_]\w{0,60})(?:[\"']\s{0,9}[\])])?(?:\s{0,9}:\s{0,9}String)?\s{0,9}=\s{0,9}"

@@ -87,8 +87,11 @@ def suggest_mending(
 
 
 def searches_precision(spec: CaseSpec, lane: SchemeSet, finding: Finding) -> bool:
-    """Return whether mend searches other precisions for a case that is red for a finding."""
-    precisions = list_precisions(spec, lane, on_cpu=finding.id == ON_CPU.id)
+    """Return whether mend searches other precisions for a case that is red for a finding. They are
+    no remedy for a node on the CPU, which QNN's backend refuses for its kind or attributes."""
+    if finding.id == ON_CPU.id:
+        return False
+    precisions = list_precisions(spec, lane, on_cpu=False)
     return precisions.are_about(finding.question)
 
 

@@ -416,14 +416,23 @@ def _find_table(kind: Any) -> Any:
 
 def _find_in_table(value: dict[str, Any], kind: Any, path: Place) -> Iterator[tuple[Place, str]]:
     hints = get_type_hints(kind, include_extras=True)
+    fields = msgspec.structs.fields(kind)
+    types_of_keys = {field.encode_name: hints[field.name] for field in fields}
+    has_fault = False
     for key, item in value.items():
-        if key in hints:
-            yield from find_faults(item, hints[key], (*path, key))
+        if key in types_of_keys:
+            for fault in find_faults(item, types_of_keys[key], (*path, key)):
+                has_fault = True
+                yield fault
         else:
-            yield (*path, key), f"unknown key{_suggest(key, hints)}"
-    for field in msgspec.structs.fields(kind):
-        if field.required and field.name not in value:
-            yield path, f"the key {field.name} is missing"
+            has_fault = True
+            yield (*path, key), f"unknown key{_suggest(key, types_of_keys)}"
+    for field in fields:
+        if field.required and field.encode_name not in value:
+            has_fault = True
+            yield path, f"the key {field.encode_name} is missing"
+    if not has_fault:  # what the Struct checks itself, such as whether two keys fit
+        yield from _explain(value, kind, path)
 
 
 def _explain(value: Any, kind: Any, path: Place) -> Iterator[tuple[Place, str]]:

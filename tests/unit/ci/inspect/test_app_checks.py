@@ -205,6 +205,7 @@ def sources(*lines: str, libraries: Mapping[str, bytes] = SET, **models: bytes) 
 
 FROM_MAVEN = LEGACY, "'com.qualcomm.qti:qnn-runtime:2.49.0'"
 ORT = "'com.microsoft.onnxruntime:onnxruntime-android-qnn"
+PLAIN_ORT = "'com.microsoft.onnxruntime:onnxruntime-android:1.23.0'"
 RUNTIME_OF = "'com.qualcomm.qti:qnn-runtime"
 GROUPS_OF_PACK = """<c:device-targeting-config xmlns:c="http://schemas.android.com/apk/config">
 <c:device-group name="Qualcomm_SM8650"><c:device-selector>
@@ -377,6 +378,10 @@ PAIRS |= {
     ),
 }
 PAIRS |= {
+    "QNN900": (
+        sources(PLAIN_ORT, libraries={}),
+        sources(PLAIN_ORT, f"{ORT}:1.26.0'", libraries={}),
+    ),
     "QNN898": (sources(LITERT, libraries={}), sources(LITERT, NPU_RUNTIME, libraries={})),
     "QNN899": (
         sources(LITERT, NPU_RUNTIME, libraries={}),
@@ -505,6 +510,9 @@ def test_the_fix_of_a_pattern_fits_what_it_excludes(
         (sources("api 'x:other:1'", libraries={}), "", ["QNN893"]),
         (sources("jniLibs.srcDirs = [libs]", libraries={}), "", ["QNN893"]),
         (sources("implementation(Deps.gone)", libraries={}), "", ["QNN893"]),
+        (sources(PLAIN_ORT, *FROM_MAVEN, libraries={}), "SM8650", ["QNN900"]),
+        (sources(PLAIN_ORT, "api 'x:qnn-own:1'", libraries={}), "", ["QNN893"]),
+        (sources(PLAIN_ORT, LITERT, libraries={}), "", ["QNN898", "QNN900"]),
         (sources(LITERT, libraries={}), "", ["QNN898"]),
         (sources(LITERT, libraries={}, **ASSET), "SM8650", ["QNN898"]),
         (sources(LITERT.replace("2.1.5", "1.4.0"), libraries={}), "", ["QNN898"]),
@@ -987,6 +995,14 @@ def test_the_manifest_of_a_package_declares_libraries_of_the_device(
             *("", "QNN898", "depend on com.qualcomm.qti:qnn-litert-delegate, which"),
         ),
         (sources(f"{DELEGATE}:2.49.0'", libraries={}), "", "QNN885", "in the same version, 2.49.0"),
+        (
+            sources(f"{DELEGATE}:2.34.0'", f"{RUNTIME_OF}:2.46.0'", libraries={}),
+            *("", "QNN888", "depend on both in one version, 2.46.0 or 2.34.0"),
+        ),
+        (
+            sources(f"{RUNTIME_OF}:2.42.0'", LEGACY, KEEPS),
+            *("", "QNN888", " from the sources, such as "),
+        ),
         (
             sources(f"{RUNTIME_OF}:2.49.0'", f"force {RUNTIME_OF}:2.42.0'", libraries={}),
             *("SM8850", "QNN886", "force com.qualcomm.qti:qnn-runtime:2.46.0 or newer, or"),

@@ -370,9 +370,20 @@ class Place(msgspec.Struct, forbid_unknown_fields=True):
     size: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
+class Checked(msgspec.Struct, forbid_unknown_fields=True):
+    is_near: bool = msgspec.field(default=False, name="near")
+    pattern: str = ""
+
+    def __post_init__(self) -> None:
+        if self.pattern == "(":
+            raise ValueError("no pattern")
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "faults"),
     [
+        ([{"near": True}, {"pattern": "("}], tuple[Checked, ...], [((1,), "no pattern")]),
+        ({"is_near": True}, Checked, [(("is_near",), "did you mean near?")]),
         ({"near": "a"}, Place, []),
         ({}, Place, [((), "the key near is missing")]),
         ({"near": "a", "nears": 1}, Place, [(("nears",), "unknown key")]),
