@@ -155,9 +155,10 @@ def _read_keys() -> Mapping[str, str]:
 
 
 def _find_row(name: str) -> str:
-    """Return the SoC with a spelling of one of its names, such as ``Snapdragon 8 Gen 2 (SM8550)``;
+    """Return the SoC with a spelling of one of its names, such as ``Snapdragon 8 Gen 2 (SM8550)``
+    or what Windows shows, ``Snapdragon(R) X Elite - X1E78100 - Qualcomm(R) Oryon(TM) CPU``;
     without one, the name in capital letters."""
-    spellings = [name, *re.findall(r"\(([\w-]{1,20})\)$", name)]
+    spellings = [name, *re.findall(r"\(([\w-]{1,20})\)$", name), *name.split(" - ")]
     keys = [_key_of(spelling) for spelling in spellings]
     # Snapdragon 8 is a family, and no SoC with QNN's number 8.
     numbers = [] if name.strip().isdecimal() else [str(soc.id) for soc in read_all_socs().values()]

@@ -35,6 +35,7 @@ SPELLINGS = {
     "57": "SM8650",  # QNN's number
     "Snapdragon 8 Gen 2 (SM8550)": "SM8550",
     "X1E80100": "SC8380XP",
+    "Snapdragon(R) X Elite - X1E78100 - Qualcomm(R) Oryon(TM) CPU": "SC8380XP",
     "snapdragon 888": "SM8350",
     "Dragonwing QCS6490": "QCM6490",
     "IQ-9075": "QCS9075",
