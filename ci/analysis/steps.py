@@ -16,6 +16,7 @@ from ci.facts.finding import NOWHERE, Origin
 from ci.graphs.bounds import LEAST_RIGHT_EXPONENT, find_least
 from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Array, Constants, Graph, Node, Numbers
 from ci.graphs.operators import CONVERTS, MOVED, is_dequantizer, is_quantizer
+from ci.models.one_channel import has_too_many_outputs
 from ci.models.short_rows import find_short_row
 
 # The result of these operators equals their input, so a pattern ignores them.
@@ -88,6 +89,9 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
       reaches, along its worst axis, or 0
     - ``group_outputs``: the output channels of each group of a transposed convolution
     - ``depthwise``: 1 if a convolution has a group for each of several input channels
+    - ``crowded``: 1 if a convolution has one input channel and more outputs than QNN computes right
+      in float16, see ci.models.one_channel. A CONV_2D of a .tflite file, which has a ``multiplier``
+      of 0, is right
     - ``surplus``: the output padding of a depthwise transposed convolution minus its padding, plus
       1, or 0 if it has no output padding
     - ``factor``: the magnitude of a constant operand with one element
@@ -224,6 +228,10 @@ def _measure_convolution(operands: Sequence[Operand], numbers: Numbers) -> Measu
         yield "unreached", (_find_unreached(operands[1].shape[2:], numbers),)
         yield "group_outputs", tuple(map(float, operands[1].shape[1:2]))
     channels = operands[0].shape[1] if len(operands[0].shape) > 2 else 1
+    is_rewritten = "output_padding" in numbers or numbers.get("multiplier") == (0.0,)
+    outputs, _, *kernel_sizes = (*operands[1].shape, 0, 0)[: max(len(operands[1].shape), 2)]
+    if channels == 1 and not is_rewritten and has_too_many_outputs(kernel_sizes, outputs):
+        yield "crowded", (1.0,)
     if channels > 1 and max(numbers["groups"], default=1) == channels:
         yield "depthwise", (1.0,)
         added = numbers.get("output_padding", ())

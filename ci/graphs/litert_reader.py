@@ -342,6 +342,8 @@ class _LitertReader:
             kernel = read_shape(self.tensors[inputs[1]])[1:3]
             is_depthwise = kind == "DEPTHWISE_CONV_2D"
             yield "groups", (float(shape[3]) if is_depthwise else 1.0,)
+            if not is_depthwise:
+                yield "multiplier", (0.0,)
             yield "dilation", tuple(map(float, dilation))
         yield "stride", tuple(map(float, stride))
         padding = [0.0, 0.0]

@@ -734,6 +734,13 @@ ROWS: dict[str, list[Row]] = {
         (0, (1, 4, 16), nn.Conv1d(4, 4, 7, padding=3, groups=4)),
         (0, (1, 4, 2, 16), nn.Conv2d(4, 6, (1, 7), padding=(0, 3))),
     ],
+    "repeat-channel": [
+        (1, (2, 1, 40), nn.Conv1d(1, 257, 4, 2, bias=False)),
+        (1, (2, 1, 40), nn.Conv1d(1, 260, 5, padding=2)),
+        (0, (2, 1, 40), nn.Conv1d(1, 256, 4, 2)),
+        (0, (2, 1, 40), nn.Conv1d(1, 257, 3)),
+        (0, (2, 2, 40), nn.Conv1d(2, 257, 4)),
+    ],
     "surround-kernel": [
         (1, (1, 4, 5, 5), nn.Conv2d(4, 6, (3, 2), padding=(4, 5), dilation=(1, 2))),
         (1, (2, 4, 5), nn.Conv1d(4, 6, 2, 2, 3, groups=2)),
