@@ -16,6 +16,7 @@ from ci.report.export import check_session
 from ci.verbs.options import ONNX_TORCH
 from ci.verbs.sides import check_word, find_side, rerun_faults
 from ci.verbs.steps import require_packages
+from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, QnnCiError, UsageError
@@ -89,6 +90,7 @@ def run_matrix(request: MatrixRequest, progress: Progress) -> Outcome:
     page = render_matrix(matrix)
     write_whole(directory / "matrix.json", msgspec.json.format(msgspec.json.encode(matrix)))
     write_whole(directory / "matrix.md", page.encode())
+    progress.step(f"report: {shown_path(directory / 'matrix.md')}")
     differing = [run for run in runs if run.problem]
     lines = (f"{run.fault} {run.scheme} {run.qnn}: {run.problem}\n" for run in differing)
     text = page + "".join(lines)

@@ -331,9 +331,15 @@ ROWS = (
     Row("fuzz -- --runtime litert --graph", "wrong", 1, (readers.wrong_graph,), slow=6),
     Row("fuzz", "graphs", slow=30, weekly=True, may_find=True),
     Row("upgrade-report --matrix --known", "pad-beyond-range"),
-    Row("upgrade-report --matrix", "matrix.md", slow=60, weekly=True),
+    Row("upgrade-report --matrix", "report: ... matrix.md", slow=60, weekly=True),
     Row("upgrade-report before|upgrade-report OLD", "1 worse", before=(readers.two_reports,)),
-    Row("upgrade-report --model", "nothing to mend", slow=60, weekly=True),
+    Row(
+        "upgrade-report --model",
+        "nothing to mend",
+        before=(readers.onnx_net, readers.net),
+        slow=60,
+        weekly=True,
+    ),
     Row("upgrade-report .*--policy", "worse", before=(INIT,), slow=60, weekly=True),
     Row("upgrade-report", "worse", slow=60, weekly=True),
     # -- a team's repository --
