@@ -42,6 +42,7 @@ USED = (
     "ci.graphs.torch_edit",
     "ci.graphs.torch_state",
     "ci.mend.axes",
+    "ci.models.one_channel",
     "ci.models.short_rows",
 )
 # Of ci.mend.rewrite.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 # Measured with QNN 2.51.0, see docs/findings/faults.md.
 MOST_OUTPUTS = 256
 LEAST_KERNEL = 4  # elements along one axis; with 3, up to 1,024 outputs are right
-MOST_WEIGHTS = 30_000  # 24,576 are right, and 30,976 are wrong
+MOST_DEPTHWISE_WEIGHTS = 30_000  # 24,576 are right, and 30,976 are wrong
 
 
 def has_too_many_outputs(kernel: Sequence[int], outputs: int) -> bool:
@@ -19,4 +19,4 @@ def has_too_many_outputs(kernel: Sequence[int], outputs: int) -> bool:
     size = math.prod(kernel)
     is_row = size == max(kernel, default=0)
     is_long = is_row and size >= LEAST_KERNEL
-    return outputs * size >= MOST_WEIGHTS or (is_long and outputs > MOST_OUTPUTS)
+    return outputs * size >= MOST_DEPTHWISE_WEIGHTS or (is_long and outputs > MOST_OUTPUTS)
