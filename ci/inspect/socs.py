@@ -115,8 +115,10 @@ def _list_family(family: str) -> str:
     ]
     if not names:
         return ""
-    more = f" and {len(names) - MOST_OF_FAMILY} more" if len(names) > MOST_OF_FAMILY else ""
-    return f"names that begin so are {', '.join(names[:MOST_OF_FAMILY])}{more}; "
+    count_of_others = (
+        f" and {len(names) - MOST_OF_FAMILY} more" if len(names) > MOST_OF_FAMILY else ""
+    )
+    return f"names that begin so are {', '.join(names[:MOST_OF_FAMILY])}{count_of_others}; "
 
 
 def _find_oldest_qnn(number: int) -> str:
