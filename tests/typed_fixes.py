@@ -130,7 +130,7 @@ ROWS = (
         "test-emulator --policy prepared.toml --backend gpu",
         "use --model to choose models without these options",
     ),
-    ("test-litert --policy eight.toml", "or pass another one, such as --scheme fp16"),
+    ("test-litert --policy eight.toml", "or pass another scheme, such as --scheme fp16"),
     ("estimate --calibrate judged", "pass the report of test_emulator with --estimate and"),
     ("test-llm --model stories260k --offline", "omit --offline, or set QNN_CI_STORIES260K to"),
     ("mend --apply --policy inline.toml --model m", "write it so, or leave out --apply, which"),
@@ -242,7 +242,7 @@ TYPED_BY = {
         "write {matching_scheme}, or pass --scheme {matching_scheme}"
     ): "test-onnx --policy quantized.toml",
     (
-        "remove {scheme}, or pass another one, such as --scheme {remaining_schemes[0]}{other_way}"
+        "remove {scheme}, or pass another scheme, such as --scheme {remaining_schemes[0]}{other_way}"
     ): "test-litert --policy eight.toml",
     (
         "pass the model from which it was compiled; `qnn-ci inspect {name}` describes it"

@@ -344,7 +344,7 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     raise UsageError(
         f"{key}: {scheme}{mixed} cannot be tested here",
         why=f"{only} {', '.join(lane.schemes)}",
-        fix=f"remove {scheme}, or pass another one, such as --scheme {remaining_schemes[0]}"
+        fix=f"remove {scheme}, or pass another scheme, such as --scheme {remaining_schemes[0]}"
         f"{other_way}",
     )
 
