@@ -242,7 +242,8 @@ TYPED_BY = {
         "write {matching_scheme}, or pass --scheme {matching_scheme}"
     ): "test-onnx --policy quantized.toml",
     (
-        "remove {scheme}, or pass another scheme, such as --scheme {remaining_schemes[0]}{other_way}"
+        "remove {scheme}, or pass another scheme, such as --scheme {remaining_schemes[0]}"
+        "{other_way}"
     ): "test-litert --policy eight.toml",
     (
         "pass the model from which it was compiled; `qnn-ci inspect {name}` describes it"
