@@ -23,8 +23,8 @@ from typing import Any
 
 import onnx
 
-from ci.onnx.fallback import PROVIDER
-from ci.onnx.models import MISSING, find_location_fault, parse_model
+from ci.onnx.fallback import PROVIDER, tell_untaken
+from ci.onnx.models import MISSING, count_untaken, find_location_fault, parse_model
 from provisioning.documents import CONTENT_BYTES, open_regular, read_bytes
 from provisioning.elf.programs import (
     ARCHIVE,
@@ -74,10 +74,10 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
     metadata = {prop.key: str(prop.value) for prop in model.metadata_props}
     nodes = [_map_attributes(node) for node in model.graph.node if node.op_type == "EPContext"]
     if not nodes:
-        raise UsageError(
-            f"{path.name} is not a context model: it has no EPContext node",
-            fix="compile it first: `test_onnx` with --keep-artifacts keeps the context model",
-        )
+        fix = "compile it first: `test_onnx` with --keep-artifacts keeps the context model"
+        if untaken := count_untaken(model):
+            fix = f"{fix}; {tell_untaken(untaken)}"
+        raise UsageError(f"{path.name} is not a context model: it has no EPContext node", fix=fix)
     sources = {_text(node, "source") for node in nodes}
     if sources - {PROVIDER, "QNN", ""}:
         why = f"the source of its EPContext nodes is {', '.join(sorted(sources))}"

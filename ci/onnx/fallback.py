@@ -19,6 +19,7 @@ from ci.cases.engine import QUANTIZING, Delegation, Fallback
 from ci.facts.finding import NO_ADVICE, Finding, describe_error
 from ci.facts.kinds import NOT_LOWERED
 from ci.report.schema import OperatorCount
+from ci.report.text import count
 from provisioning.documents import CONTENT_BYTES, read_json, read_window
 from provisioning.errors import QnnCiError
 from provisioning.manifest.reader import read_policy
@@ -152,6 +153,17 @@ def name_operator(domain: str, op_type: str) -> str:
     """Return an operator's name, such as ``Relu``. A domain other than ONNX's is put in front:
     ``com.microsoft:Inverse``."""
     return op_type if domain in ("", "ai.onnx") else f"{domain}:{op_type}"
+
+
+def tell_untaken(operators: Mapping[str, int]) -> str:
+    """Return that the nodes of ``operators``, of which QNN's provider takes none, run on the CPU,
+    and how an export avoids them."""
+    counts = ", ".join(f"{times} {operator}" for operator, times in operators.items())
+    return (
+        f"{count(sum(operators.values()), 'node')} will run on the CPU, because QNN's provider"
+        f" takes no such operator: {counts}; export the model with opset_version=21 or lower, which"
+        " has simpler ones instead"
+    )
 
 
 QUANTIZER, ONNXRUNTIME, QNN, CPU = "quantizer", "onnxruntime", "QNN", "CPU"

@@ -17,6 +17,7 @@ from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec, require_fitting_schemes
 from ci.models.schemes import MODEL_FILES, ONNX, Mixture, Scheme
 from ci.models.user_models import Source
+from ci.onnx.fallback import tell_untaken
 from ci.onnx.reading import FileFit, check_float_model, fit_file
 from ci.report.text import name_models
 from provisioning.console.caller import shown_path
@@ -120,10 +121,8 @@ def fit_shapes(
             unusable.append(fit_or_error)
             continue
         entry = spec.model if spec.model in policy.models else ""
-        if batch := fit_or_error.batch:
-            option = f"`shapes` in [models.{entry}]" if entry else "--shape"
-            note = f"{names[spec.model]}: its batch size ({batch}) varies, so 1 is used"
-            progress.step(f"{note}; {option} sets another")
+        for remark in describe_fit(fit_or_error, entry):
+            progress.step(f"{names[spec.model]}: {remark}")
         fitted[spec.source] = msgspec.structs.replace(spec.source, shapes=fit_or_error.shapes)
         with at_key(f"models.{entry}.float_model"):
             if spec.source.float_model:
@@ -138,6 +137,15 @@ def fit_shapes(
         progress.step(f"{error}")
     cases = [replace(spec, source=fitted.get(spec.source, spec.source)) for spec in specs]
     return cases, quantized
+
+
+def describe_fit(fit: FileFit, entry: str) -> Iterator[str]:
+    """Yield remarks on a file, whose ``entry`` in the policy is "" if it has none."""
+    if fit.batch:
+        option = f"`shapes` in [models.{entry}]" if entry else "--shape"
+        yield f"its batch size ({fit.batch}) varies, so 1 is used; {option} sets another"
+    if fit.untaken:
+        yield tell_untaken(dict(fit.untaken))
 
 
 def choose_together(specs: Sequence[CaseSpec], command: str) -> str:

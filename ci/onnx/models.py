@@ -32,6 +32,14 @@ from provisioning.quoting import shell_word
 
 # The newest versions that onnxruntime 1.32 accepts. A test compares them with the installed one.
 NEWEST_IR, NEWEST_OPSET = 14, 28
+# The newest opset in which models are compiled if they can be converted to it. onnxruntime 1.32
+# has no kernels for some operators of opset 22 or newer, such as RandomUniformLike and
+# RandomNormal, and no QuantizeLinear of opset 28.
+NEWEST_TAKEN_OPSET = 21
+RMS_NORM = "RMSNormalization"
+# Operators of opset 23 and 24 that onnxruntime-qnn 2.5.0 takes in no form (each compiled in fp16
+# and u8). Swish, of opset 24, is not one: onnxruntime writes it as the operators that define it.
+UNTAKEN = ("Attention", "RotaryEmbedding", "TensorScatter")
 LIMIT_BYTES = 2 << 30  # protobuf's limit for a message, and HTP's for a graph
 SMALLER = "split the model, or use fewer bits: HTP's limit for a graph is also 2 GiB"
 # Parsing a message needs memory of up to a hundred times its size. A model with weights needs only
@@ -125,6 +133,29 @@ def list_required_inputs(model: Any) -> list[Any]:
 def is_quantized(model: Any) -> bool:
     """Return whether a model has operators that only quantized models have."""
     return any(node.op_type in QUANTIZED for node in model.graph.node)
+
+
+def count_newer_operators(model: Any, opset: int) -> dict[str, int]:
+    """Return how many nodes have each operator that an opset lacks, except RMS_NORM, which has an
+    equivalent in older ones."""
+    known_operators = {
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if not schema.domain and schema.since_version <= opset
+    }
+    known_operators |= {RMS_NORM, *(function.name for function in model.functions)}
+    operators: Counter[str] = Counter()
+    for graph in list_graphs(model.graph):
+        for node in graph.node:
+            if node.domain in ("", "ai.onnx") and node.op_type not in known_operators:
+                operators[node.op_type] += 1
+    return dict(operators)
+
+
+def count_untaken(model: Any) -> dict[str, int]:
+    """Return how many nodes of a model have each operator of UNTAKEN."""
+    newer = count_newer_operators(model, NEWEST_TAKEN_OPSET)
+    return {operator: times for operator, times in newer.items() if operator in UNTAKEN}
 
 
 def external_files(model: Any, path: Path) -> list[Path]:

@@ -25,17 +25,21 @@ from ci.models.file_samples import Arrays
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.schemes import Recipe, Scheme
 from ci.onnx.fallback import ONNXRUNTIME, QUANTIZER, stage
-from ci.onnx.models import Shapes, fix_shapes, list_external
+from ci.onnx.models import (
+    NEWEST_TAKEN_OPSET,
+    RMS_NORM,
+    Shapes,
+    count_newer_operators,
+    fix_shapes,
+    list_external,
+)
 from ci.onnx.precision import WEIGHTS, find_owners, override_parts
 from ci.onnx.source import list_inputs
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
 OLDEST_OPSET = 13  # the first opset with per-channel scales in DequantizeLinear
-# onnxruntime 1.32 loads opset 28, but has no kernels for some operators of opset 22 or newer, such
-# as RandomUniformLike and RandomNormal, and no QuantizeLinear of opset 28.
-NEWEST_OPSET = 21
-# The newest opset of a model with operators that NEWEST_OPSET lacks, and those of them that
+# The newest opset of a model with operators that NEWEST_TAKEN_OPSET lacks, and those of them that
 # onnxruntime 1.32 computes. QNN's provider leaves them to the CPU, except the norm.
 NEWEST_KEPT_OPSET = 25
 OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
@@ -50,16 +54,16 @@ OBSERVERS = {
 }
 LARGEST = (-65504.0, 65504.0)  # float16's range, to which infinite values are limited
 MOST_NAMED = 3
-RMS_NORM, SIMPLIFIED, ELSEWHERE = "RMSNormalization", "SimplifiedLayerNormalization", "qnn-ci"
+SIMPLIFIED, ELSEWHERE = "SimplifiedLayerNormalization", "qnn-ci"
 LAYER_NORM = "LayerNormalization"
 
 
 @stage(ONNXRUNTIME)
 def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     """Return the path of an equivalent model that has constant weights, an opset from OLDEST_OPSET
-    to NEWEST_OPSET, or to NEWEST_KEPT_OPSET if it has operators that older ones lack, and inputs
-    of these ``shapes``. If nothing has to change, this is ``path`` itself. Otherwise, the new model
-    is written to ``target``.
+    to NEWEST_TAKEN_OPSET, or to NEWEST_KEPT_OPSET if it has operators that older ones lack, and
+    inputs of these ``shapes``. If nothing has to change, this is ``path`` itself. Otherwise, the
+    new model is written to ``target``.
 
     QNN's provider crashes if the weights in another file lack the optional field ``length``, so
     they become part of the model. Functions are replaced by their operators, as ONNX Runtime does.
@@ -71,9 +75,8 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     model = onnx.load(path, load_external_data=False)
     opsets = [entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)
-    new_opset = min(max(opset, OLDEST_OPSET), NEWEST_OPSET)
-    newer_operators = list_newer_operators(model, NEWEST_OPSET) if opset > NEWEST_OPSET else []
-    if newer_operators:
+    new_opset = min(max(opset, OLDEST_OPSET), NEWEST_TAKEN_OPSET)
+    if opset > NEWEST_TAKEN_OPSET and count_newer_operators(model, NEWEST_TAKEN_OPSET):
         new_opset = min(opset, NEWEST_KEPT_OPSET)
     has_replaceable_weights = len(list_inputs(model)) < len(model.graph.input)
     lacks_length = not all(map(_has_length, list_external(model)))
@@ -99,29 +102,11 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
 def require_known_operators(model: Any, opset: int) -> None:
     """Raise FailedError if a model has operators that an opset lacks, except RMSNormalization. The
     rule onnx-operator-too-new explains the error."""
-    newer = list_newer_operators(model, opset)
+    newer = count_newer_operators(model, opset)
     if newer:
         raise FailedError(
-            f"the model has {name_some(newer, MOST_NAMED)}, which opset {opset} lacks"
+            f"the model has {name_some([*newer], MOST_NAMED)}, which opset {opset} lacks"
         )
-
-
-def list_newer_operators(model: Any, opset: int) -> list[str]:
-    """Return the operators of a model that an opset lacks, except RMSNormalization, which has an
-    equivalent in older ones."""
-    known_operators = {
-        schema.name
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if not schema.domain and schema.since_version <= opset
-    }
-    known_operators |= {RMS_NORM, *(function.name for function in model.functions)}
-    operators = dict.fromkeys(
-        node.op_type
-        for graph in list_graphs(model.graph)
-        for node in graph.node
-        if node.domain in {"", "ai.onnx"}
-    )
-    return [operator for operator in operators if operator not in known_operators]
 
 
 def convert_opset(model: Any, opset: int) -> Any:

@@ -22,11 +22,13 @@ SIMPLER = "use a smaller model, or raise --timeout-s"
 class FileFit:
     """How a file can be used. ``batch`` is the name of its batch size, "" if that does not vary,
     and ``shapes`` are those of the inputs with a batch of 1. ``is_quantized`` is true if it is
-    quantized already."""
+    quantized already. ``untaken`` says how many nodes have each operator that QNN's provider takes
+    in no model."""
 
     batch: str
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     is_quantized: bool
+    untaken: tuple[tuple[str, int], ...] = ()
 
 
 def fit_file(source: Source, label: str, command: str, entry: str, timeout_s: float) -> FileFit:
@@ -50,7 +52,8 @@ def _fit_file(source: Source, label: str, command: str, entry: str) -> FileFit:
         models.fix_shapes(model, shapes)
     data_shapes = find_shapes(path, source.inputs, model).items()
     models.check_model(model, path, command, entry, data_shapes)
-    return FileFit(size, shapes, models.is_quantized(model))
+    untaken = tuple(models.count_untaken(model).items())
+    return FileFit(size, shapes, models.is_quantized(model), untaken)
 
 
 def check_float_model(source: Source, shapes: Shapes, timeout_s: float) -> None:

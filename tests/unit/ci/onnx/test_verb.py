@@ -17,6 +17,7 @@ from onnx import helper
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
+from ci.inspect.files import inspect_file
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
 from ci.onnx.fitting import fit_files, fit_schemes, fit_shapes
@@ -154,6 +155,38 @@ def test_a_dynamic_batch_is_set_to_1_and_reported(tmp_path: Path) -> None:
         assert line.endswith(f"net: its batch size (n) varies, so 1 is used; {where} sets another")
     with_shapes = [*fit_files(specs, {"x": (4, 3)})]
     assert fit_shapes(with_shapes, policy, Progress())[0] == with_shapes
+
+
+def test_operators_that_qnn_takes_in_no_model_are_named_before_anything_is_converted(
+    tmp_path: Path,
+) -> None:
+    x, y = ends((1, 4, 8))
+    angles = [constant(name, np.zeros((1, 4, 4), np.float32)) for name in ("cos", "sin")]
+    rope = helper.make_node("RotaryEmbedding", ["x", "cos", "sin"], ["r"], num_heads=1)
+    again = helper.make_node("RotaryEmbedding", ["r", "cos", "sin"], ["s"], num_heads=1)
+    heads = {"q_num_heads": 1, "kv_num_heads": 1}
+    models = {
+        "attention": (
+            [rope, again, helper.make_node("Attention", ["s", "s", "s"], ["y"], **heads)],
+            ["3 nodes will run on the CPU", "2 RotaryEmbedding, 1 Attention;"],
+        ),
+        "rope": ([rope, helper.make_node("Relu", ["r"], ["y"])], ["1 node will", "1 Rotary"]),
+        "norm": ([helper.make_node("RMSNormalization", ["x", "w"], ["y"])], []),
+        "swish": ([helper.make_node("Swish", ["x"], ["y"])], []),
+        "own": ([helper.make_node("Attention", ["x"] * 3, ["y"], "n", "", "com.microsoft")], []),
+    }
+    for name, (nodes, texts) in models.items():
+        weights = [*angles, constant("w", np.ones(8, np.float32))]
+        path = write_model(tmp_path / f"{name}.onnx", nodes, x, y, weights, opset=24)
+        terminal = io.StringIO()
+        spec = CaseSpec("net", Scheme.U8, "SM8650", Source(str(path)))
+        fit_shapes([spec], POLICY, Progress(terminal))
+        shown = terminal.getvalue()
+        assert all(text in shown for text in texts), shown
+        assert bool(shown) == bool(texts)
+        damage = inspect_file(path).damage
+        assert all(text in damage for text in ("no EPContext node", *texts))
+        assert ("will run on the CPU" in damage) == bool(texts)
 
 
 @pytest.mark.parametrize(
