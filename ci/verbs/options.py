@@ -45,6 +45,7 @@ LITERT, LITERT_TORCH = "litert", "litert-torch"
 EVERYTHING = "test"
 
 
+JOBS = "QNN_CI_JOBS"  # the variable with the default of --jobs
 # What a call with them promises, it keeps even if it needs nothing for it.
 PROMISES = frozenset({"--offline"})
 DIAGNOSE_S = 30.0  # of experiments for a red case
@@ -268,10 +269,10 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
     "--offline": (HOW, "use only what is already provisioned", FLAG),
     "--jobs": (
         HOW,
-        f"number of {{}} to run at a time; default: QNN_CI_JOBS or {count_cores()}",
+        f"number of {{}} to run at a time; default: {JOBS} or {count_cores()}",
         {
             "type": int,
-            "default": lambda: os.environ.get("QNN_CI_JOBS") or count_cores(),
+            "default": lambda: os.environ.get(JOBS) or count_cores(),
             "check": least(1),
         },
     ),

@@ -7,10 +7,11 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -39,12 +40,13 @@ from ci.report.schema import Report, Status
 from ci.report.write import read_report
 from ci.verbs.environments import read_entries, takes
 from ci.verbs.lanes.devices import add_missing_device, refuse_device
-from ci.verbs.options import add_options
+from ci.verbs.options import JOBS, add_options
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import install_command, shown_path
 from provisioning.console.command import MANY, Outcome, user_path
-from provisioning.console.process import Completed, run_process
-from provisioning.console.progress import Progress
+from provisioning.console.process import Completed, run_process, run_tasks
+from provisioning.console.progress import LinesInOrder, Progress
+from provisioning.console.usage import RUNS_AT_ONCE
 from provisioning.errors import ExitCode, QnnCiError, UnfitError, UsageError
 from provisioning.files import write_whole
 from provisioning.manifest.targets import read_socs
@@ -153,6 +155,10 @@ class Turn:
     python: str
     words: tuple[str, ...]
 
+    def place_in(self, folder: Path) -> Path:
+        """Return where its report is written."""
+        return folder / self.name / RUNTIMES[self.name].session
+
 
 @dataclass
 class RuntimesPlan:
@@ -168,7 +174,8 @@ class RuntimesPlan:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--model", gaps={"--model": "file.py:factory, file.onnx or file.tflite"})
     add_options(parser, "--scheme", "--soc", "--policy", "--offline")
-    add_options(parser, "--reports", gaps={"--reports": f"{SESSION}/"})
+    gaps = {"--jobs": "cases", "--reports": f"{SESSION}/"}
+    add_options(parser, "--jobs", "--reports", gaps=gaps)
     text = f"judge by this runtime only; repeatable: {', '.join(RUNTIMES)}"
     parser.add_argument("--runtime", choices=[*RUNTIMES], **MANY, help=text)
     text = "the Python that has a runtime's packages, such as litert=.nox/litert-torch/bin/python"
@@ -205,11 +212,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     places: dict[str, str] = {}
     codes = [error.exit_code for error in plan.errors]
     not_run = dict(plan.not_run)
-    for turn in plan.turns:
-        verb = RUNTIMES[turn.name].verb
-        place = folder / turn.name / RUNTIMES[turn.name].session
-        progress.step(f"{TITLES[turn.name]}: {verb}")
-        ended = run_runtime(turn.python, turn.words, place, progress)
+    for turn, ended in zip(
+        plan.turns, run_turns(plan.turns, args.jobs, folder, progress), strict=True
+    ):
+        place = turn.place_in(folder)
         if has_judged(ended, place):
             reports[turn.name] = read_report(place)
             places[turn.name] = place.relative_to(folder).as_posix()
@@ -437,19 +443,35 @@ def list_words(
     return [*words, *further, "--estimate"]
 
 
-def run_runtime(python: str, words: Sequence[str], place: Path, progress: Progress) -> Completed:
+def run_turns(
+    turns: Sequence[Turn], jobs: int, folder: Path, progress: Progress
+) -> list[Completed]:
+    """Run the verbs of the runtimes side by side, so that together they run ``jobs`` cases at a
+    time. Each shows its lines together, in the order of ``turns``."""
+    at_once = max(min(jobs, len(turns)), 1)
+    shares = {JOBS: str(jobs // at_once), RUNS_AT_ONCE: str(at_once)}
+    lines = LinesInOrder(progress.step, len(turns))
+
+    def run(number: int, turn: Turn) -> Completed:
+        show = partial(lines.add, number)
+        show(f"{TITLES[turn.name]}: {RUNTIMES[turn.name].verb}")
+        variables = {**make_variables(os.environ), **shares}
+        ended = run_runtime(turn, turn.place_in(folder), variables, show)
+        lines.end(number)
+        return ended
+
+    return run_tasks([partial(run, number, turn) for number, turn in enumerate(turns)], at_once)
+
+
+def run_runtime(
+    turn: Turn, place: Path, variables: Mapping[str, str], show: Callable[[str], None]
+) -> Completed:
     """Run a runtime's verb, which writes its report to ``place``, and show its progress. The report
     of an earlier run is removed first: it would be compared if this run wrote none."""
     place.parent.mkdir(parents=True, exist_ok=True)
     (place / REPORT_FILE).unlink(missing_ok=True)
-    argv = [python, "-m", "ci", *words, "--reports", str(place.parent)]
-    return run_process(
-        argv,
-        env=make_variables(os.environ),
-        log=place.parent / LOG,
-        on_line=progress.step,
-        check=False,
-    )
+    argv = [turn.python, "-m", "ci", *turn.words, "--reports", str(place.parent)]
+    return run_process(argv, env=variables, log=place.parent / LOG, on_line=show, check=False)
 
 
 def make_variables(variables: Mapping[str, str]) -> dict[str, str]:

@@ -261,6 +261,35 @@ class Progress:
             yield
 
 
+class LinesInOrder:
+    """Passes on the lines of ``count`` tasks that run at a time, those of each task together: those
+    of the first unfinished one at once, those of later ones when all before them have ended."""
+
+    def __init__(self, show: Callable[[str], None], count: int) -> None:
+        self.show = show
+        self.waiting: list[list[str]] = [[] for _ in range(count)]
+        self.ended = [False] * count
+        self.first = 0
+        self.lock = threading.Lock()
+
+    def add(self, task: int, line: str) -> None:
+        """Show a line of a task, or keep it until its turn."""
+        with self.lock:
+            if task == self.first:
+                self.show(line)
+            else:
+                self.waiting[task].append(line)
+
+    def end(self, task: int) -> None:
+        """Note that a task has ended, and show what waited for that."""
+        with self.lock:
+            self.ended[task] = True
+            while self.first < len(self.ended) and self.ended[self.first]:
+                self.first += 1
+                for line in self.waiting[self.first] if self.first < len(self.ended) else ():
+                    self.show(line)
+
+
 @contextmanager
 def _log_regularly(bar: Bar) -> Iterator[None]:
     """Write lines into a log during the block, even if nothing advances."""

@@ -25,6 +25,9 @@ BUSY = 10
 # So that a fork bomb is found before the machine has no process left.
 MAX_PROCESSES = 1000
 STARVED = 0.01  # a process that got less than this share of its time was not tried
+# The variable with the number of runs of this project that share the memory; `test` sets it.
+RUNS_AT_ONCE = "QNN_CI_RUNS_AT_ONCE"
+RUN_COUNT = re.compile("[1-9][0-9]{0,3}")
 RESERVE = 16  # one part in RESERVE of the memory is left to the rest of the machine
 # The hierarchies of control groups, versions 2 and 1: limit, use, statistics and their key for
 # files that the kernel can drop.
@@ -137,12 +140,15 @@ def measure_memory() -> tuple[int, int]:
 
 def share_memory(jobs: int = 0) -> tuple[int, int]:
     """Return ``max_bytes`` and ``share_bytes`` of an Allowance for each of ``jobs`` jobs that run
-    at a time, by default one for each core. One job may use all memory that is available now,
-    except a reserve, while the others need little.
+    at a time, by default one for each core, in each of the runs that RUNS_AT_ONCE counts. One job
+    may use all memory that is available now, except a reserve, while the others need little.
     """
     free, total = measure_memory()
     most = max(free - total // RESERVE, 0)
-    return most, most // (jobs or len(os.sched_getaffinity(0)))
+    if not jobs:
+        return most, most // len(os.sched_getaffinity(0))
+    runs = os.environ.get(RUNS_AT_ONCE, "")
+    return most, most // (jobs * (int(runs) if RUN_COUNT.fullmatch(runs) else 1))
 
 
 @dataclass

@@ -4,6 +4,7 @@ Pythons here are scripts that write a report and end as they are told."""
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,13 @@ from tests.stand_ins.reports import say
 SCRIPT = """#!/bin/sh
 [ "$1" != -c ] || {{ echo {lacks}; exit 0; }}
 echo "$@" >> {words}
+echo "$QNN_CI_JOBS $QNN_CI_RUNS_AT_ONCE" > {words}.shares
+{first}
 while [ "$1" != --reports ]; do shift; done
 mkdir -p "$2/{session}"
 [ ! -e {report} ] || cp {report} "$2/{session}/report.json"
 echo {output}
+{last}
 exit {code}
 """
 ONLY_LITERT = "QCM2290"
@@ -60,9 +64,12 @@ def add_python(
     fault: str = "",
     lacks: str = "",
     soc: str = "SM8650",
+    first: str = "",
+    last: str = "",
 ) -> str:
     """The option with a Python for a runtime whose report has a case per scheme, which are red
-    because of a known ``fault``. It says that it lacks the modules ``lacks``."""
+    because of a known ``fault``. It says that it lacks the modules ``lacks``, and runs the lines
+    ``first`` and ``last`` of a shell."""
     status = Status.FAILED if red or fault else Status.PASSED
     findings = say("it is wrong") if red else ()
     if fault:
@@ -83,6 +90,8 @@ def add_python(
             output=shlex.quote(output),
             code=code,
             lacks=shlex.quote(lacks),
+            first=first,
+            last=last,
         )
     )
     script.chmod(0o755)
@@ -124,6 +133,44 @@ def test_each_runtime_gets_the_models_that_it_takes_and_its_own_name_of_a_scheme
     page = (place / "reports/test/index.html").read_text()
     assert "ONNX Runtime" in page
     assert json.loads((place / "reports/test/runtimes.json").read_text()) == data
+
+
+def test_runtimes_run_side_by_side_and_show_their_lines_one_after_the_other(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(place / "ended")  # whoever opens it waits for the other one
+    pythons = [
+        add_python(
+            place, "executorch", "fp16", first="echo begun; timeout 60 cat ended", output="judged"
+        ),
+        add_python(place, "onnxruntime", "fp16", last="timeout 60 sh -c 'echo its end > ended'"),
+        add_python(place, "litert", "fp16", output="the last"),
+    ]
+    assert main(["test", "--model", "net.py:net", "--jobs", "5", *pythons]) == ExitCode.OK
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[:7] == [
+        "ExecuTorch: test-emulator",
+        "begun",
+        "its end",
+        "judged",
+        "ONNX Runtime: test-onnx",
+        "",
+        "LiteRT: test-litert",
+    ]
+    shares = {(place / f"{runtime}.words.shares").read_text() for runtime in SESSIONS}
+    assert shares == {"1 3\n"}
+
+
+def test_with_one_job_one_runtime_runs_at_a_time(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = "[ ! -e running ] || exit 3; : > running"
+    pythons = [
+        add_python(place, runtime, "fp16", first=first, last="rm running") for runtime in SESSIONS
+    ]
+    code, _ = run(capsys, "--model", "net.py:net", "--jobs", "1", *pythons)
+    assert code == ExitCode.OK
+    assert {(place / f"{runtime}.words.shares").read_text() for runtime in SESSIONS} == {"1 1\n"}
 
 
 def test_a_known_fault_that_litert_has_in_other_operators_is_listed_once(
