@@ -25,9 +25,9 @@ from ci.diagnosis.diagnosis import Diagnosis, Suspicion
 from ci.diagnosis.experiments import Result
 from ci.diagnosis.wording import (
     advise_on_diagnosis,
+    answer_once,
     describe_cure,
     describe_proof,
-    open_likely,
     prove_cure,
 )
 from ci.facts.finding import (
@@ -210,11 +210,10 @@ class Reasons:
         return structs.replace(finding, remedies=tuple(remedies))
 
     def answer_once(self, finding: Finding) -> Finding:
-        """Return a finding with one answer to why: next to a likely cause, what experiments left
-        open, and not that the cause is unknown."""
-        if self.diagnosis is None or finding.question is not self.diagnosed:
-            return finding
-        return structs.replace(finding, causes=open_likely(finding.causes, self.diagnosis))
+        """Return a finding with one answer to why: next to a likely or a known cause, what
+        experiments left open, and not that the cause is unknown."""
+        diagnosis = self.diagnosis if finding.question is self.diagnosed else None
+        return structs.replace(finding, causes=answer_once(finding.causes, diagnosis))
 
     def find_numbers(
         self,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from msgspec import structs
-
 from ci.diagnosis.diagnosis import Diagnosis, loses
 from ci.diagnosis.experiments import TIME_IS_UP, RemedyChoice, Result
-from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Proof, advise
+from ci.facts.finding import ANSWERS, NO_ADVICE, Advice, Cause, Certainty, Proof, advise
 from ci.facts.kinds import NOISE
 from ci.report.text import count
 
@@ -181,15 +179,18 @@ def shorten_list(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {further} more" if further > 0 else "")
 
 
-def open_likely(causes: Sequence[Cause], diagnosis: Diagnosis) -> tuple[Cause, ...]:
-    """Return the causes of a finding for which experiments showed nothing. Next to one that is
-    likely, that the cause is unknown would be a second answer: what the experiments left open is
-    said instead."""
-    has_likely = any(cause.certainty is Certainty.LIKELY for cause in causes)
-    if not has_likely or diagnosis.is_proven:
+def answer_once(causes: Sequence[Cause], diagnosis: Diagnosis | None) -> tuple[Cause, ...]:
+    """Return the causes of a finding with one answer to why. Next to one that is likely or known,
+    that the cause is unknown would be a second answer: what the experiments left open is said
+    instead, if any were made; or nothing, next to a known one."""
+    certainties = {cause.certainty for cause in causes}
+    if certainties.isdisjoint(ANSWERS) or Certainty.UNKNOWN not in certainties:
         return tuple(causes)
-    left_open = "; ".join(list_facts(diagnosis))
-    return tuple(
-        structs.replace(cause, text=left_open) if cause.certainty is Certainty.UNKNOWN else cause
-        for cause in causes
-    )
+    decided = tuple(cause for cause in causes if cause.certainty is not Certainty.UNKNOWN)
+    is_known = Certainty.KNOWN in certainties
+    if diagnosis is None or diagnosis.is_proven:
+        return decided if is_known else tuple(causes)
+    if is_known and not (diagnosis.tried or diagnosis.part or diagnosis.ended):
+        return decided
+    left_open = Cause(text="; ".join(list_facts(diagnosis)), certainty=Certainty.UNKNOWN)
+    return (*decided, left_open)

@@ -95,7 +95,7 @@ class Certainty(str, Enum):
     """How well a cause is known: ``proven`` by an experiment of this run whose figures the text
     has, a ``known`` message that matched, a thing ``measured`` in this run, ``likely`` but not
     tried by an experiment, or a ``guess`` from a line of a log. ``unknown`` says what was tried in
-    vain, if anything was; next to a likely cause, what experiments left open."""
+    vain, if anything was; next to a likely or a known cause, what experiments left open."""
 
     PROVEN = "proven"
     KNOWN = "known"
@@ -105,8 +105,10 @@ class Certainty(str, Enum):
     UNKNOWN = "unknown"
 
 
-# A cause that is certain makes these superfluous.
-UNCERTAIN = frozenset({Certainty.LIKELY, Certainty.GUESS, Certainty.UNKNOWN})
+# A cause that is certain makes these superfluous. What experiments left open stays next to one that
+# is known: a message that matched says what stopped, which may be the consequence of a cause.
+GUESSED = frozenset({Certainty.LIKELY, Certainty.GUESS})
+UNCERTAIN = GUESSED | {Certainty.UNKNOWN}
 
 
 class Proof(str, Enum):
@@ -248,10 +250,13 @@ class Finding(Record, frozen=True, kw_only=True):
 
     def explained(self, advice: Advice) -> Finding:
         """Return the finding with further advice, the best known cause and the best proven remedy
-        first. If a cause is proven or known, those that are not certain are left out."""
+        first. If a cause is proven or known, those that are not certain are left out, except for
+        what experiments left open next to a known one."""
         causes = _join(self.causes, advice.causes)
-        if any(cause.certainty in {Certainty.PROVEN, Certainty.KNOWN} for cause in causes):
-            causes = tuple(cause for cause in causes if cause.certainty not in UNCERTAIN)
+        certainties = {cause.certainty for cause in causes}
+        left_out = UNCERTAIN if Certainty.PROVEN in certainties else GUESSED
+        if certainties & {Certainty.PROVEN, Certainty.KNOWN}:
+            causes = tuple(cause for cause in causes if cause.certainty not in left_out)
         remedies = _join(self.remedies, advice.remedies)
         return msgspec.structs.replace(
             self,
@@ -306,7 +311,10 @@ class Finding(Record, frozen=True, kw_only=True):
         """What the finding has in common with those that have the same cause. Figures differ, so
         the places in the model stand for a headline with figures."""
         headline, places = ("", self.places) if self.figures else (self.headline, ())
-        return self.id, self.subject, headline, places, self.causes, self.remedies
+        causes = self.causes
+        if any(cause.certainty is Certainty.KNOWN for cause in causes):  # next to what is left open
+            causes = tuple(cause for cause in causes if cause.certainty is not Certainty.UNKNOWN)
+        return self.id, self.subject, headline, places, causes, self.remedies
 
     @property
     def words(self) -> str:
@@ -366,13 +374,14 @@ REMEDY_WORDS = {
 }
 
 
-OPEN = "open"  # what experiments left open about a likely cause, which is no second answer
+OPEN = "open"  # what experiments left open about a cause, which is no second answer
+ANSWERS = frozenset({Certainty.LIKELY, Certainty.KNOWN})  # next to which none is unknown
 
 
 def name_cause(cause: Cause, causes: Sequence[Cause]) -> str:
     """Return the word before a cause, one of the ``causes`` of a finding."""
-    is_likely = any(other.certainty is Certainty.LIKELY for other in causes)
-    if cause.certainty is Certainty.UNKNOWN and is_likely:
+    is_answered = any(other.certainty in ANSWERS for other in causes)
+    if cause.certainty is Certainty.UNKNOWN and is_answered:
         return OPEN
     return CAUSE_WORDS[cause.certainty]
 

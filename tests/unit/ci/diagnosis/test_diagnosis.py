@@ -24,8 +24,8 @@ from ci.diagnosis.experiments import (
     RunPart,
     Smallest,
 )
-from ci.diagnosis.wording import MORE_TIME, advise_on_diagnosis, describe_proof, open_likely
-from ci.facts.finding import NO_ADVICE, Cause, Certainty, Proof, list_facts
+from ci.diagnosis.wording import MORE_TIME, advise_on_diagnosis, answer_once, describe_proof
+from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Proof, list_facts
 from ci.facts.kinds import NOISE
 from ci.facts.known_fault import KnownFault
 
@@ -317,6 +317,7 @@ def test_an_unknown_cause_says_what_was_tried_and_where_the_part_is() -> None:
 GUESS = Cause(text="known fault f (not tried)", certainty=Certainty.LIKELY, name="f")
 UNDECIDED = Cause(text="no experiment shows the cause", certainty=Certainty.UNKNOWN)
 MEASURED = Cause(text="measured", certainty=Certainty.MEASURED)
+MESSAGE = Cause(text="a message", certainty=Certainty.KNOWN, name="QNN1302")
 
 
 @pytest.mark.parametrize(
@@ -340,15 +341,27 @@ MEASURED = Cause(text="measured", certainty=Certainty.MEASURED)
                 f"open: the model has 18.6 dB; tried: b (18.6 dB), a (18.6 dB); {KEPT}",
             ],
         ),
+        # A message that is known says what stopped, and experiments showed nothing of why.
+        (
+            {"b": REFUSED},
+            (MESSAGE, UNDECIDED),
+            [
+                f"why: {MESSAGE.text}",
+                f"open: the model has 18.6 dB; tried: b ({NO_NODE}), a (18.6 dB); {KEPT}",
+            ],
+        ),
+        ({"b": RIGHT}, (MESSAGE, UNDECIDED), [f"why: {MESSAGE.text}"]),
+        (None, (MESSAGE, UNDECIDED), [f"why: {MESSAGE.text}"]),
         ({"b": LATE}, (UNDECIDED,), [f"unknown: {UNDECIDED.text}"]),
         ({"b": RIGHT}, (GUESS,), [f"likely: {GUESS.text}"]),
     ],
 )
-def test_next_to_a_likely_cause_is_what_experiments_left_open_and_none_is_unknown(
-    answers: Mapping[str, Result], causes: tuple[Cause, ...], texts: list[str]
+def test_next_to_a_cause_is_what_experiments_left_open_and_none_is_unknown(
+    answers: Mapping[str, Result] | None, causes: tuple[Cause, ...], texts: list[str]
 ) -> None:
-    diagnosis = Laboratory([A, B], answers).run(SMALL)
-    finding = structs.replace(NOISE.find("wrong"), causes=open_likely(causes, diagnosis))
+    diagnosis = None if answers is None else Laboratory([A, B], answers).run(SMALL)
+    finding = NOISE.find("wrong").explained(Advice(causes=causes))
+    finding = structs.replace(finding, causes=answer_once(finding.causes, diagnosis))
     assert [f"{word}: {text}" for word, text in list_facts(finding)] == texts
     # What was tried has messages of other models, which no pattern should match.
     assert "18.6" not in finding.words
