@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -70,6 +71,8 @@ from ci.report.schema import LayerFigures, NoiseNote
 WEIGHTS_DB = 3.0  # if activations lose less than this, more bits for them help little
 ACCURACY = frozenset({Question.FAITHFUL, Question.QUANTIZED})
 NAMED = frozenset({Certainty.PROVEN, Certainty.KNOWN, Certainty.LIKELY, Certainty.UNKNOWN})
+DECOMPOSED = re.compile(r"\(in (\w+)\)")  # in the reason of a node on the CPU
+OVERLOAD = re.compile(r"^aten\.|(?<=\w)\.\w+$")  # what PyTorch's name has besides the user's
 UNTRIED = "no experiment was made to find the cause"
 
 
@@ -301,7 +304,7 @@ class Reasons:
                 reached_db=self.facts.reached_db,
                 cpu_nodes=max(delegation.fallback_nodes, len(left)),
             ),
-            first=(first.name, "", line),
+            first=(first.name, name_fallback(first), line),
             count=len(self.facts.read_steps()),
             finer=finer.value if finer else "",
         )
@@ -507,6 +510,13 @@ def doubt(advice: Advice) -> Advice:
 def name_layer(layer: Layer) -> tuple[str, str, str]:
     """Return a layer as a Suspicion has it: its node, what users call it, and its line."""
     return layer.node, layer.name.partition(" ")[0], str(layer.origin) if layer.origin.line else ""
+
+
+def name_fallback(node: Fallback) -> str:
+    """Return what users call the operator of a node on the CPU: the one that torch decomposed into
+    it, or its own name, such as ``logsumexp`` of ``aten.logsumexp.default``."""
+    call = DECOMPOSED.search(node.reason)
+    return call[1] if call else OVERLOAD.sub("", node.op)
 
 
 def mark_part(

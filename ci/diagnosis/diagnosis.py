@@ -12,6 +12,7 @@ from ci.diagnosis.experiments import (
     WHOLE,
     Answer,
     Change,
+    ExamineCured,
     Experiment,
     FindSmallest,
     KeepPart,
@@ -21,6 +22,7 @@ from ci.diagnosis.experiments import (
     RemedyChoice,
     Result,
     RunPart,
+    Second,
     Smallest,
 )
 from ci.facts.known_fault import KnownFault
@@ -74,7 +76,8 @@ class Diagnosis:
     ``on_whole`` are the results of the whole model without and with the cure of a part, or None if
     that was not tried. ``is_fused`` is whether the part is right if it returns the results inside
     of it, ``finer`` the scheme with more bits in which it is right, or empty, and ``change`` the
-    change of its quantizers with which it is. ``ended`` is why the experiments stopped early, or
+    change of its quantizers with which it is. ``second`` is what is wrong with the cured model, if
+    something is and was examined. ``ended`` is why the experiments stopped early, or
     empty, and ``untried`` are the remedies that were left then."""
 
     before: Result
@@ -85,6 +88,7 @@ class Diagnosis:
     is_fused: bool = False
     finer: str = ""
     change: Change | None = None
+    second: Second | None = None
     tried: tuple[Tried, ...] = ()
     reproducer: str = ""
     ended: str = ""
@@ -103,6 +107,15 @@ class Diagnosis:
             return True
         before, after = self.on_whole
         return gains(after, before)
+
+    @property
+    def leaves_wrong(self) -> bool:
+        """Return whether the outputs of the whole model are rejected with the cure, too."""
+        cured = self.on_whole[1] if self.on_whole else self.after
+        has_outputs = cured.reached_db is not None
+        is_shown = bool(self.on_whole) or self.before.is_refused
+        is_rejected = cured.is_wrong or not (cured.is_right or cured.cpu_nodes)
+        return bool(self.cure and is_shown and self.cures_whole and has_outputs and is_rejected)
 
     @property
     def is_only_of_part(self) -> bool:
@@ -209,6 +222,10 @@ def diagnose(suspicion: Suspicion) -> Steps:
     diagnosis = yield from try_on_whole(diagnosis, suspicion)
     if any(suspicion.worst) and not (diagnosis.is_proven or diagnosis.ended):
         diagnosis = yield from try_worst(diagnosis, suspicion, remedies)
+    if diagnosis.leaves_wrong and not diagnosis.ended:
+        # The first reason of a refusal hides what is wrong with the outputs.
+        second = yield ExamineCured(tuple(remedy.name for remedy in diagnosis.cure))
+        diagnosis = replace(diagnosis, second=cast("Second | None", second))
     return (yield from keep_unknown(diagnosis, suspicion))
 
 
@@ -339,8 +356,8 @@ def find_first(first: tuple[str, str, str], operators: Sequence[Operator]) -> Op
     named = [operator for operator in operators if node and node in {operator.node, operator.name}]
     if line:
         named = [operator for operator in named if operator.line == line]
-    if not kind and not named:
-        named = on_line
+    if not named and not (kind and node):  # only the line is known, and perhaps the operator
+        named = alike or on_line
     return next(iter(alike if len(alike) == 1 else named), None)
 
 

@@ -123,6 +123,24 @@ class FindSmallest:
     part: tuple[str, ...]
 
 
+class Second(Struct, frozen=True):
+    """The answer to ExamineCured: what is wrong with the cured model, in a headline, its ``cause``
+    and what to do, and the ``rewrites`` that this consists of. Each is empty if it is unknown."""
+
+    headline: str
+    cause: str = ""
+    fix: str = ""
+    rewrites: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExamineCured:
+    """Asks for the cause of what is still wrong with the whole model with ``remedies`` applied, as
+    for any red case. The answer is a Second, or None if nothing is, or the time is up."""
+
+    remedies: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class KeepPart:
     """Asks to keep a part, or the whole model, as a reproducer. The answer is its path, or "" if it
@@ -131,6 +149,8 @@ class KeepPart:
     part: tuple[str, ...]
 
 
-Experiment: TypeAlias = ListRemedies | ListOperators | RunPart | FindSmallest | KeepPart
+Experiment: TypeAlias = (
+    ListRemedies | ListOperators | RunPart | FindSmallest | ExamineCured | KeepPart
+)
 # None starts
-Answer: TypeAlias = "list[RemedyChoice] | list[Operator] | Result | Smallest | str | None"
+Answer: TypeAlias = "list[RemedyChoice] | list[Operator] | Result | Smallest | Second | str | None"

@@ -38,6 +38,9 @@ def describe_proof(diagnosis: Diagnosis) -> str:
     last_result = diagnosis.on_whole[1] if diagnosis.on_whole else diagnosis.after
     has_wrong_outputs = last_result.is_wrong and not diagnosis.before.cpu_nodes
     is_all = diagnosis.cures_whole and not has_wrong_outputs
+    if second := diagnosis.second:
+        causes = "; ".join(filter(None, (second.headline, second.cause)))
+        return f"{proof}, so something else is wrong, too: {causes}"
     return proof if is_all else f"{proof}, so something else is wrong, too"
 
 
@@ -58,13 +61,16 @@ def prove_cure(diagnosis: Diagnosis) -> tuple[Proof, tuple[str, ...]]:
     the whole model gains nothing by them."""
     if not diagnosis.cures_whole:
         return Proof.SUGGESTED, ()
-    return Proof.TRIED, tuple(remedy.name for remedy in diagnosis.cure)
+    further = diagnosis.second.rewrites if diagnosis.second else ()
+    return Proof.TRIED, (*(remedy.name for remedy in diagnosis.cure), *further)
 
 
 def describe_cure(diagnosis: Diagnosis) -> str:
-    """Return what to write instead, with the names of the rewrites; empty if none cures it."""
+    """Return what to write instead, with the names of the rewrites, and what helps against what is
+    wrong then; empty if none cures it."""
     titles = "; ".join(f"{remedy.title} ({remedy.name})" for remedy in diagnosis.cure)
-    return f"write {titles}" if titles else ""
+    further = diagnosis.second.fix if diagnosis.second else ""
+    return "; then ".join(filter(None, (f"write {titles}" if titles else "", further)))
 
 
 def name_subject(diagnosis: Diagnosis) -> str:

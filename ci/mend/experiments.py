@@ -28,6 +28,7 @@ from ci.diagnosis.experiments import (
     TIME_IS_UP,
     WHOLE,
     Answer,
+    ExamineCured,
     Experiment,
     FindSmallest,
     KeepPart,
@@ -37,9 +38,10 @@ from ci.diagnosis.experiments import (
     RemedyChoice,
     Result,
     RunPart,
+    Second,
     Smallest,
 )
-from ci.facts.finding import STOPPING, Finding, Question
+from ci.facts.finding import STOPPING, Finding, Proof, Question, show_cause
 from ci.facts.kinds import NO_NODE
 from ci.faults.known import Frontend
 from ci.mend.answers import Answers, answers_home
@@ -247,6 +249,9 @@ class Laboratory:
             return self.list_operators()
         if isinstance(experiment, FindSmallest):
             return self.find_smallest(experiment)
+        if isinstance(experiment, ExamineCured):
+            self.show(f"find what is wrong with {' and '.join(experiment.remedies)}")
+            return self.examine_cured(experiment.remedies)
         if isinstance(experiment, KeepPart):
             return self.keep(experiment.part)
         self.show(describe(experiment))
@@ -437,6 +442,29 @@ class Laboratory:
             return Result(failure=TIME_IS_UP)
         return structs.replace(result, is_fleeting=is_fleeting(case))
 
+    def examine_cured(self, remedies: tuple[str, ...]) -> Second | None:
+        """Return what is wrong with the model with rewrites applied, and why, by experiments that
+        have the time that is left."""
+        subject = self.open_subject()
+        if subject is None:
+            return None
+        try:
+            spec = self.rewrite(subject, remedies)
+        except QnnCiError:
+            return None
+        limits = {"case_s": self.left_s, "run_s": self.left_s, "spent_s": 0.0}
+        options = replace(
+            self.case_run.setup.options,
+            timeout_s=self.most_s,
+            keep=None,
+            recorded={},
+            estimate=False,
+            experiments=replace(self.shared, **limits, is_strict=True, search=None),
+        )
+        work = self.work / f"cured-{self.count}"
+        case = CaseRun(spec, replace(self.case_run.setup, options=options, work=work)).run().case
+        return name_second(case)
+
     def measure_quantized(self, subject: CaseSpec, remedies: tuple[str, ...]) -> Result:
         """Return the accuracy of the quantized model on the CPU with rewrites."""
         job: TorchRemedyTrial | OnnxRemedyTrial
@@ -597,6 +625,22 @@ def is_same_refusal(finding: Finding, case: Case) -> bool:
         return any(EXCEEDED.search(line) for line in lines)
     reason = name_refusal(finding.headline)
     return reason in {name_refusal(line) for line in lines}
+
+
+def name_second(case: Case) -> Second | None:
+    """Return what is wrong with the outputs of a case, and its cause; None if nothing is."""
+    findings = [finding for finding in case.judgement.findings if finding.question in OF_ACCURACY]
+    if not findings:
+        return None
+    first = findings[0]
+    cause = next(iter(first.causes), None)
+    remedy = next((remedy for remedy in first.remedies if remedy.proof is Proof.TRIED), None)
+    return Second(
+        first.headline,
+        show_cause(first, cause) if cause else "",
+        remedy.text if remedy else "",
+        remedy.rewrites if remedy else (),
+    )
 
 
 def read_cpu_nodes(case: Case, *, is_whole: bool) -> Result:

@@ -150,6 +150,24 @@ def write_softmax(edit: GraphEditor, node: Node) -> None:
     edit.replace(node, new, after, "torch.softmax(x, dim)")
 
 
+# ExecuTorch decomposes it with a comparison with infinity, which stays on the CPU, and in 8 and 16
+# bits QNN's provider takes no ReduceLogSumExp.
+@defines("write-logsumexp", "logsumexp")
+def write_logsumexp(edit: GraphEditor, node: Node) -> None:
+    """Write logsumexp as a logarithm of a sum, with the largest numbers apart."""
+    (x, *axes_names), (result,) = node.reads, node.results
+    is_known = all(edit.value(name) is not None for name in axes_names if name)
+    is_plain = node.label.partition(" ")[0] != "ReduceLogSum"  # which has no exponential
+    if not is_plain or not is_known or not edit.is_float(x, result):
+        return
+    axes = _list_reduced_axes(edit, node)
+    exp, maximum = _write_shifted(edit, x, axes)
+    total = edit.sum(exp, dim=axes, keepdim=True)
+    new = edit.reshape(edit.add(edit.log(total), maximum), shape=[*edit.shape(result)])
+    after = "(x - m).exp().sum(dim).log() + m, with m = x.amax(dim)"
+    edit.replace(node, new, after, "torch.logsumexp(x, dim)")
+
+
 @defines("subtract-maximum", "exp", "log")
 def subtract_maximum(edit: GraphEditor, node: Node) -> None:
     """Subtract the maximum of a row from what exp reads, if the results are divided by their sum,

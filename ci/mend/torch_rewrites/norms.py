@@ -69,18 +69,6 @@ def write_variance(edit: Editor, node: fx.Node) -> None:
     edit.replace(node, new, "((x - x.mean(dim, True)) ** 2).mean(dim) * n / (n - 1)")
 
 
-# ExecuTorch decomposes it with a comparison with infinity, which stays on the CPU. Not in 8a8w,
-# where the program of this form has 3.0 dB.
-@rewrites("write-logsumexp", aten.logsumexp.default)
-def write_logsumexp(edit: Editor, node: fx.Node) -> None:
-    """Write logsumexp as a logarithm of a sum, with the largest numbers apart."""
-    operand, axes = node.args[0], [*argument(node, "dim")]
-    largest = edit.amax(operand, axes, True)
-    total = edit.sum(edit.exp(edit.sub(operand, largest)), axes, True)
-    new = edit.reshape(edit.add(edit.log(total), largest), [*shape_of(node)])
-    edit.replace(node, new, "(x - m).exp().sum(dim).log() + m, with m = x.amax(dim)")
-
-
 # ExecuTorch decomposes them into operators without a QNN builder.
 @rewrites("write-distance", aten.cosine_similarity.default, aten.pairwise_distance.default)
 def write_distance(edit: Editor, node: fx.Node) -> None:

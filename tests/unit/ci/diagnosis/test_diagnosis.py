@@ -13,6 +13,7 @@ from ci.diagnosis.experiments import (
     TIME_IS_UP,
     Answer,
     Change,
+    ExamineCured,
     Experiment,
     FindSmallest,
     KeepPart,
@@ -22,6 +23,7 @@ from ci.diagnosis.experiments import (
     RemedyChoice,
     Result,
     RunPart,
+    Second,
     Smallest,
 )
 from ci.diagnosis.wording import MORE_TIME, advise_on_diagnosis, answer_once, describe_proof
@@ -70,7 +72,8 @@ A, B, C = choose("a"), choose("b", "fault-b"), choose("c")
 class Laboratory:
     """Answers from tables: ``whole_results`` has the results of the whole model by remedies, and
     ``parts`` those of each part, by its number of operators and remedies. ``smallest`` is what a
-    search finds, and ``of_part`` are the remedies of a part."""
+    search finds, ``of_part`` are the remedies of a part, and ``second`` is what is wrong with the
+    cured model."""
 
     remedies: list[RemedyChoice] | None
     whole_results: Mapping[str, Result] = field(default_factory=dict)
@@ -78,6 +81,7 @@ class Laboratory:
     operators: list[Operator] = field(default_factory=lambda: CHAIN)
     smallest: Smallest | None = None
     of_part: list[RemedyChoice] | None = None
+    second: Second | None = None
     experiments: list[str] = field(default_factory=list)
 
     def run(self, suspicion: Suspicion) -> Diagnosis:
@@ -99,6 +103,9 @@ class Laboratory:
         if isinstance(experiment, FindSmallest):
             self.experiments.append(f"search in {len(experiment.part)}")
             return self.smallest
+        if isinstance(experiment, ExamineCured):
+            self.experiments.append(f"examine with {' '.join(experiment.remedies)}")
+            return self.second
         assert isinstance(experiment, RunPart)
         change = "all" if experiment.returns_all else " ".join(experiment.remedies)
         change = experiment.scheme or change
@@ -866,13 +873,13 @@ IN_VAIN = ", ".join(f"{name} ({ALIKE.failure})" for name in VAIN)
         (
             {"b": AMISS},
             {},
-            ["b"],
+            ["b", "examine with b"],
             f"reason of b (proven: the model has no outputs, and -12.3 dB with b, {ELSE})",
         ),
         (
             {**VAIN, "d": AMISS},
             {"2": ALIKE, "2 d": RIGHT},
-            ["b", "a", "c", "2", "2 d", "d"],
+            ["b", "a", "c", "2", "2 d", "d", "examine with d"],
             (
                 f"reason of d (proven: {PART} has no outputs, and 68.9 dB with d; the whole model"
                 f" has no outputs, and -12.3 dB with it, {ELSE})"
@@ -915,6 +922,41 @@ def test_of_a_model_that_is_refused_the_smallest_refused_part_is_found(
     (cause,) = advise_on_diagnosis(laboratory.run(replace(REFUSAL, finer="16a8w"))).causes
     assert laboratory.experiments == experiments
     assert cause.text == text
+
+
+@pytest.mark.parametrize(
+    ("suspicion", "whole_results", "parts", "shown"),
+    [
+        (REFUSAL, {"b": AMISS}, {}, "the model has no outputs, and -12.3 dB with b"),
+        # A part is right, and the whole model has gained and is still wrong.
+        (
+            LARGE,
+            {"b": BETTER},
+            {"2 b": RIGHT},
+            (
+                f"{PART} has 18.6 dB, and 68.9 dB with b; the whole model has 18.6 dB, and 46.0 dB"
+                " with it"
+            ),
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_cured_model_is_the_second_cause(
+    suspicion: Suspicion,
+    whole_results: Mapping[str, Result],
+    parts: Mapping[str, Result],
+    shown: str,
+) -> None:
+    second = Second("not faithful: wrong from div", "QNN divides", "write mul (e)", ("e",))
+    laboratory = Laboratory([A, B, C, D], whole_results, parts, second=second)
+    diagnosis = laboratory.run(suspicion)
+    assert laboratory.experiments[-1] == "examine with b"
+    advice = advise_on_diagnosis(diagnosis)
+    assert [cause.text for cause in advice.causes] == [
+        f"reason of b (proven: {shown}, {ELSE}: not faithful: wrong from div; QNN divides)"
+    ]
+    (remedy,) = advice.remedies
+    assert remedy.text == "write title of b (b); then write mul (e)"
+    assert remedy.rewrites == ("b", "e")
 
 
 @pytest.mark.parametrize(
