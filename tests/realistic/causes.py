@@ -433,3 +433,21 @@ class Mixed(nn.Module):
 
 def mixed() -> Made:
     return vary(Mixed(), (1, 16))
+
+
+class Weighed(nn.Module):
+    """Images [1, 8, 8, 8], each scaled by a channel of a softmax over channels, as a fusion of
+    features weighs them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.scores = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = functional.relu(self.stem(x))
+        weights = torch.softmax(self.scores(images), 1)
+        return images * weights[:, :1] + images.flip(1) * weights[:, 1:]
+
+
+def weighed() -> Made:
+    return vary(Weighed(), (1, 3, 8, 8))

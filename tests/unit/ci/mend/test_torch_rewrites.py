@@ -394,6 +394,11 @@ ROWS: dict[str, list[Row]] = {
         (0, [(2, 1, 1), (2, 1, 4)], lambda x, y: x * y),
         (0, [(4, 1), (4,)], lambda x, y: x * y),
     ],
+    "softmax-of-last-axis": [
+        (1, (2, 3, 4), lambda x: torch.softmax(x, 1)),
+        (1, (2, 3, 4, 5), lambda x: torch.softmax(x, -3)),
+        (0, (2, 3, 4), lambda x: torch.softmax(x, -1)),
+    ],
     "write-softmax": [
         (1, (2, 3, 4), lambda x: torch.softmax(x, -1)),
         (1, (2, 3, 4), lambda x: torch.softmax(100 * x, 1)),
