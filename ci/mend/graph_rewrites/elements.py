@@ -21,6 +21,7 @@ SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a consta
 LEAST_THRESHOLD = 15.0  # from which on torch's softplus is x, within float32
 # log(1 + u) = 2 * atanh(u / (2 + u)): the factors of this series, of odd powers from 1 to 13
 ATANH = [1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0]
+ROOTS = 4  # square roots that bring numbers near 1, where the series converges
 DEEPEST = 5  # operators of a GELU before and after its erf or tanh
 # What functions of single elements may be written with.
 COMPUTES: Mapping[str, Callable[..., Any]] = {
@@ -514,7 +515,10 @@ def softplus_by_series(edit: GraphEditor, node: Node) -> None:
     """Write softplus as relu(x) + 2 * atanh(u / (u + 2)), with u = exp(-|x|) and a series for
     atanh, whose relative error is below 1e-6, and log_sigmoid and mish by softplus."""
     x, factor = node.reads[0], 1.0
-    if node.operator in {"log1p", "log"}:
+    sigmoid = edit.maker(x, "sigmoid") if node.operator == "log" else None
+    if sigmoid:
+        x, factor = sigmoid.reads[0], -1.0
+    elif node.operator in {"log1p", "log"}:
         power = _find_power(edit, node)
         if power is None:
             return
@@ -554,13 +558,36 @@ def _find_power(edit: GraphEditor, node: Node) -> str | None:
 
 def _write_softplus(edit: GraphEditor, x: str) -> str:
     u = edit.exp(edit.neg(edit.abs(x)))
-    z = edit.div(u, edit.add(u, 2.0))
+    return edit.add(edit.relu(x), _write_atanh(edit, edit.div(u, edit.add(u, 2.0)), 2.0))
+
+
+def _write_atanh(edit: GraphEditor, z: str, factor: float) -> str:
+    """Write the series of factor * atanh(z)."""
     square = edit.mul(z, z)
-    total = edit.mul(square, 2 * ATANH[0])
-    for factor in ATANH[1:-1]:
-        total = edit.mul(edit.add(total, 2 * factor), square)
-    total = edit.mul(edit.add(total, 2.0), z)
-    return edit.add(edit.relu(x), total)
+    total = edit.mul(square, factor * ATANH[0])
+    for coefficient in ATANH[1:-1]:
+        total = edit.mul(edit.add(total, factor * coefficient), square)
+    return edit.mul(edit.add(total, factor), z)
+
+
+# QNN's logarithm in 16 bits returns the smallest number of its range everywhere (QNN 2.49.40).
+@defines("log-by-roots", "log")
+def log_by_roots(edit: GraphEditor, node: Node) -> None:
+    """Write log(x) as 32 * atanh((r - 1) / (r + 1)), with r = x ** (1/16) as four square roots, and
+    a series for atanh."""
+    x, (result,) = node.reads[0], node.results
+    if edit.is_float(x, result):
+        after = "32 * atanh((r - 1) / (r + 1)), with r = x ** (1/16) as four square roots"
+        edit.replace(node, write_log_by_roots(edit, x), after, "torch.log(x)")
+
+
+def write_log_by_roots(edit: GraphEditor, x: str) -> str:
+    """Write a logarithm, see log_by_roots. From 1e-6 to 1e6, its error is below 1e-4."""
+    root = x
+    for _ in range(ROOTS):
+        root = edit.sqrt(root)
+    z = edit.div(edit.add(root, -1.0), edit.add(root, 1.0))
+    return _write_atanh(edit, z, 2.0 * 2**ROOTS)
 
 
 # The approximation has an absolute error of 0.001 to 0.003, which small results show: 31.7 dB in

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 
 from ci.graphs.bounds import LEAST_RIGHT_EXPONENT, find_least
 from ci.graphs.edit import GraphEditor
 from ci.graphs.graph import EXECUTORCH, Node
 from ci.mend.graph_rewrites.definition import defines
-from ci.mend.graph_rewrites.elements import evaluate, list_operands
+from ci.mend.graph_rewrites.elements import evaluate, list_operands, write_log_by_roots
 
 LEAST_EXPONENT = -80.0
 POINTS = np.linspace(-8, 8, 257)  # at which functions are compared
@@ -173,6 +176,20 @@ def softmax_of_last_axis(edit: GraphEditor, node: Node) -> None:
 @defines("write-logsumexp", "logsumexp")
 def write_logsumexp(edit: GraphEditor, node: Node) -> None:
     """Write logsumexp as a logarithm of a sum, with the largest numbers apart."""
+    _write_logsumexp(edit, node, edit.log, "(x - m).exp().sum(dim).log() + m, with m = x.amax(dim)")
+
+
+# QNN's logarithm is wrong in 16 bits.
+@defines("logsumexp-by-roots", "logsumexp")
+def write_logsumexp_by_roots(edit: GraphEditor, node: Node) -> None:
+    """Write logsumexp so, with the logarithm of log-by-roots."""
+    after = "log((x - m).exp().sum(dim)) + m, with m = x.amax(dim) and the log of log-by-roots"
+    _write_logsumexp(edit, node, functools.partial(write_log_by_roots, edit), after)
+
+
+def _write_logsumexp(
+    edit: GraphEditor, node: Node, write_log: Callable[[str], str], after: str
+) -> None:
     (x, *axes_names), (result,) = node.reads, node.results
     is_known = all(edit.value(name) is not None for name in axes_names if name)
     is_plain = node.label.partition(" ")[0] != "ReduceLogSum"  # which has no exponential
@@ -181,8 +198,7 @@ def write_logsumexp(edit: GraphEditor, node: Node) -> None:
     axes = _list_reduced_axes(edit, node)
     exp, maximum = _write_shifted(edit, x, axes)
     total = edit.sum(exp, dim=axes, keepdim=True)
-    new = edit.reshape(edit.add(edit.log(total), maximum), shape=[*edit.shape(result)])
-    after = "(x - m).exp().sum(dim).log() + m, with m = x.amax(dim)"
+    new = edit.reshape(edit.add(write_log(total), maximum), shape=[*edit.shape(result)])
     edit.replace(node, new, after, "torch.logsumexp(x, dim)")
 
 

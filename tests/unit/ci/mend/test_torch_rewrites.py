@@ -394,6 +394,11 @@ ROWS: dict[str, list[Row]] = {
         (0, [(2, 1, 1), (2, 1, 4)], lambda x, y: x * y),
         (0, [(4, 1), (4,)], lambda x, y: x * y),
     ],
+    "log-by-roots": [(1, (2, 8), lambda x: (x.abs() * 10 + 0.01).log())],
+    "logsumexp-by-roots": [
+        (1, (2, 3, 8), lambda x: x.logsumexp(-1)),
+        (1, (2, 3, 8), lambda x: torch.logsumexp(x * 40, (0, 2), keepdim=True)),
+    ],
     "softmax-of-last-axis": [
         (1, (2, 3, 4), lambda x: torch.softmax(x, 1)),
         (1, (2, 3, 4, 5), lambda x: torch.softmax(x, -3)),
@@ -487,6 +492,7 @@ ROWS: dict[str, list[Row]] = {
         (1, (64,), lambda x: F.mish(x * 9)),
         (1, (64,), lambda x: torch.log1p(x.exp())),
         (1, (64,), lambda x: torch.log(1 + x.exp())),
+        (1, (64,), lambda x: torch.log(torch.sigmoid(x * 9))),
         (0, (64,), lambda x: torch.log1p(x.abs()) + torch.log(2 + x.exp())),
         (0, (64,), lambda x: F.softplus(x, threshold=1)),
         (0, (64,), lambda x: F.softplus(x, beta=-2.0)),
