@@ -452,14 +452,15 @@ class Laboratory:
             spec = self.rewrite(subject, remedies)
         except QnnCiError:
             return None
-        limits = {"case_s": self.left_s, "run_s": self.left_s, "spent_s": 0.0}
+        left_s = self.left_s
+        inner = replace(self.shared, case_s=left_s, run_s=left_s, spent_s=0.0)
         options = replace(
             self.case_run.setup.options,
             timeout_s=self.most_s,
             keep=None,
             recorded={},
             estimate=False,
-            experiments=replace(self.shared, **limits, is_strict=True, search=None),
+            experiments=replace(inner, is_strict=True, search=None),
         )
         work = self.work / f"cured-{self.count}"
         case = CaseRun(spec, replace(self.case_run.setup, options=options, work=work)).run().case
