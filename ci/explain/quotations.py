@@ -11,9 +11,11 @@ import functools
 import re
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from msgspec import Struct
 
+from ci.explain.printed import COMMAND_LINES, LINE_BYTES, LINES_BEFORE, Printed
 from provisioning.manifest.reader import read_policy
 
 HEAD_CHARS = 400  # of a line, in which its form has to show
@@ -176,8 +178,9 @@ def _blank(match: re.Match[str]) -> str:
 @dataclass
 class Blocks:
     """The blocks of a log that quote: hunks of diffs, commits, scripts that GitHub shows before it
-    runs them, block comments, the line of code below a frame of a traceback, and single lines that
-    start with ``> ``. A block may go on in the next part of the log."""
+    runs them, block comments, the line of code below a frame of a traceback, what a command prints
+    that the log shows, too, and single lines that start with ``> ``. A block may go on in the next
+    part of the log."""
 
     removed: int = 0  # lines of a hunk that are still to come
     added: int = 0
@@ -187,13 +190,17 @@ class Blocks:
     previous: bytes = b""
     code_indent: int = -1  # of the frame whose line of code comes next
     starts: set[int] = field(default_factory=set)  # of the lines of blocks in this part
+    printed: Printed = field(default_factory=Printed)
+    places: dict[bytes, int] = field(default_factory=dict)  # of the next marks in this part
 
     def read(self, chunk: bytes, low: bytes, *, is_last: bool = False) -> None:
         """Find the blocks of the next part of the log, which has whole lines. ``low`` is ``chunk``
         in lower case, and ``is_last`` is true for the last part."""
         self.starts = set()
+        self.places = {}
         at = 0
-        if not self._is_open() and _PREFIX_BYTES.sub(b"", low[:HEAD_CHARS], count=1)[:2] != b"> ":
+        is_open = self._is_open() or self.printed.is_open
+        if not is_open and _PREFIX_BYTES.sub(b"", low[:HEAD_CHARS], count=1)[:2] != b"> ":
             at = self._find_next(low, 0)
         while 0 <= at < len(chunk):
             end = chunk.find(b"\n", at)
@@ -205,12 +212,14 @@ class Blocks:
                 text = _JSON_END.sub(b"", text)
             is_single = text.startswith(b"> ") and self._is_single(chunk, at, end)
             was_script = self.is_script
-            if self._takes(text) or is_single:
+            is_quotation = self._takes(text) or self._is_printed(chunk, at, end)
+            if is_quotation or is_single:
                 self.starts.add(at)
             # People leave the end of such a group out of what they paste: the rest is no script.
             if is_last and self.is_script and not was_script:
                 self.is_script = b"##[endgroup]" in low[end:]
-            at = end + 1 if self._is_open() else self._find_next(low, end)
+            is_open = self._is_open() or self.printed.is_open
+            at = end + 1 if is_open else self._find_next(low, end)
         self.previous = chunk[chunk.rfind(b"\n", 0, -1) + 1 :][:HEAD_CHARS]
 
     def _is_open(self) -> bool:
@@ -219,7 +228,11 @@ class Blocks:
 
     def _find_next(self, low: bytes, start: int) -> int:
         """Return the start of the next line that may begin a block, or -1."""
-        places = [place for mark in _BLOCKS if (place := low.find(mark, start)) >= 0]
+        marks = (*_BLOCKS, *self.printed.marks)
+        for mark in marks:
+            if self.places.get(mark, 0) >= 0 and self.places.get(mark, -1) < start:
+                self.places[mark] = low.find(mark, start)
+        places = [self.places[mark] for mark in marks if self.places[mark] >= start]
         if not places:
             return -1
         place = min(places)
@@ -237,6 +250,17 @@ class Blocks:
         is_one_of_several = any(line.lstrip().startswith(b">") for line in neighbours)
         return not is_one_of_several and not _GRADLE.search(before)
 
+    def _is_printed(self, chunk: bytes, start: int, end: int) -> bool:
+        """Return whether a command that the log shows printed the line between ``start`` and
+        ``end``, which is in no other block."""
+        text = chunk[start : min(end, start + LINE_BYTES)]
+        # A text may itself start as lines of a CI system do.
+        if self.printed.is_open and self.printed.takes(text.decode("utf-8", "replace")):
+            return True
+        line = _decode_line(chunk, start, start + len(text))
+        before, after = partial(_list_before, chunk, start), partial(_list_after, chunk, end)
+        return self.printed.read(line, before, after)
+
     def _takes(self, text: bytes) -> bool:
         """Return whether a line is a part of a block, and note what comes next."""
         return self._continues(text) or self._begins(text)
@@ -249,6 +273,7 @@ class Blocks:
             self.code_indent = -1
         elif self.is_script:
             self.is_script = not text.startswith(b"##[endgroup]")
+            self.printed.read_script(text.decode("utf-8", "replace"))
             is_next = True
         elif self.is_commit:
             is_next = self.is_commit = bool(_OF_COMMIT.match(text))
@@ -270,8 +295,33 @@ class Blocks:
             self.code_indent = len(frame[1])
         elif text.lower().startswith(b"##[group]run "):
             self.is_script = True
+            self.printed.begin_step()
         elif _COMMIT.match(text):
             self.is_commit = True
         elif _BLOCK_COMMENT.match(text) and b"*/" not in text:
             self.comment_lines = COMMENT_LINES
         return self._is_open() and self.code_indent < 0
+
+
+def _decode_line(chunk: bytes, start: int, end: int) -> str:
+    """Return a line without what a CI system writes before it."""
+    return _PREFIX.sub("", chunk[start:end].decode("utf-8", "replace"), count=1)
+
+
+def _list_before(chunk: bytes, start: int) -> list[str]:
+    """Return the lines before the one at ``start``, the last one first."""
+    lines: list[str] = []
+    while start and len(lines) < LINES_BEFORE:
+        end, start = start - 1, chunk.rfind(b"\n", 0, start - 1) + 1
+        lines.append(_decode_line(chunk, start, min(end, start + LINE_BYTES)))
+    return lines
+
+
+def _list_after(chunk: bytes, end: int) -> list[str]:
+    """Return the lines behind the one that ends at ``end``."""
+    lines: list[str] = []
+    while end < len(chunk) and len(lines) < COMMAND_LINES:
+        start, end = end + 1, chunk.find(b"\n", end + 1)
+        end = len(chunk) if end < 0 else end
+        lines.append(_decode_line(chunk, start, min(end, start + LINE_BYTES)))
+    return lines
