@@ -24,7 +24,14 @@ from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile, find_texts
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
 from ci.inspect.files import describe_runtime, inspect_file
 from ci.inspect.litert_libraries import DISPATCH, LITERT_NAME, PLUGIN, describe_releases
-from ci.inspect.maven import LITERT_PACKAGE, QNN_RUNTIME, Dependency, choose_qnn, find_dependencies
+from ci.inspect.maven import (
+    LITERT_PACKAGE,
+    QNN_RUNTIME,
+    Dependency,
+    Package,
+    choose_qnn,
+    find_dependencies,
+)
 from ci.inspect.packs import GROUP, OTHER, list_groups
 from ci.inspect.socs import is_too_old
 from ci.report.text import name_some
@@ -536,8 +543,7 @@ def _find_onnxruntime_alone(unit: AppUnit) -> Dependency | None:
     models with QNN, None if there is none, or if what the app gets is not all known."""
     dependencies = _list_dependencies(unit)
     runs_qnn = any(RUNTIME.fullmatch(file.name) for file in unit.libraries) or any(
-        package.needs_qnn or (package.brings_qnn and not package.is_qnn)
-        for package in (dependency.package for dependency in dependencies)
+        _calls_qnn(dependency.package) for dependency in dependencies
     )
     if runs_qnn or not _gets_all_from_packages(unit):
         return None
@@ -555,6 +561,21 @@ def see_onnxruntime_without_qnn(unit: AppUnit) -> Iterator[Seen]:
         yield seen(package.text, f"{unit.name}: {unit.gradle.file}")
 
 
+@APPS.check("QNN848")
+def see_library_of_two_packages(unit: AppUnit) -> Iterator[Seen]:
+    """Report a package with QNN and one without it that bring the same library."""
+    dependencies = _list_dependencies(unit)
+    for with_qnn in dependencies:
+        for other in dependencies if with_qnn.package.brings_qnn else ():
+            shared = [name for name in with_qnn.libraries if name in other.libraries]
+            if shared and unit.gradle and not other.package.brings_qnn:
+                where = f"{unit.name}: {unit.gradle.file}"
+                module = other.text.split(":")[1]
+                yield seen(
+                    *(with_qnn.text, where), other=other.text, library=shared[0], module=module
+                )
+
+
 def _find_litert_alone(unit: AppUnit) -> Dependency | None:
     """Return LiteRT's package in the sources of an app in which nothing connects it to QNN, None if
     there is none, or if what the app gets is not all known."""
@@ -564,7 +585,7 @@ def _find_litert_alone(unit: AppUnit) -> Dependency | None:
     # Packages of QNN without LiteRT, such as ONNX Runtime's, run other models.
     are_of_litert = all(
         dependency.package.is_qnn
-        or (dependency.contents is not None and not dependency.package.needs_qnn)
+        or (dependency.contents is not None and not _calls_qnn(dependency.package))
         for dependency in dependencies
     )
     files = (*unit.qnn_libraries, *unit.assets, *unit.excluded)
@@ -572,6 +593,11 @@ def _find_litert_alone(unit: AppUnit) -> Dependency | None:
     if not are_of_litert or not all(map(UNCONNECTED.match, libraries)):
         return None
     return next((dependency for dependency in dependencies if dependency.runs_models), None)
+
+
+def _calls_qnn(package: Package) -> bool:
+    """Return whether a package runs models with QNN."""
+    return package.needs_qnn or (package.brings_qnn and not package.is_qnn)
 
 
 @APPS.check("QNN898")

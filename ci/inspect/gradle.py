@@ -99,6 +99,10 @@ DROPS_RUNTIME = re.compile(
     r"\bexclude[\s(]{1,9}group\s{0,9}[:=]\s{0,9}[\"']com\.qualcomm\.qti[\"']"
     r"(?!\s{0,9},\s{0,9}module\s{0,9}[:=]\s{0,9}[\"'](?!qnn-runtime[\"']))"
 )
+EXCLUDED_MODULE = re.compile(
+    r"\bexclude[\s(]{1,9}(?:group\s{0,9}[:=]\s{0,9}[\"']([\w.-]{1,100})[\"']\s{0,9},\s{0,9})?"
+    r"module\s{0,9}[:=]\s{0,9}[\"']([\w.-]{1,100})[\"']"
+)
 # Dependencies of tests, of debug builds and of the compiler, which are not in a released app.
 NOT_RELEASED = re.compile(
     r"\b(?:(?:test|androidTest|debug)\w*(?:Implementation|Api|RuntimeOnly)|\w*[cC]ompileOnly)\b[^\n;]*"
@@ -239,7 +243,8 @@ class Gradle:
     is not one of Android's or Kotlin's own; after join_modules, also a module that is not in the
     project. ``has_features`` is whether it names feature modules, which Google Play may deliver to
     some devices only. ``drops_runtime`` is whether it excludes qnn-runtime from what its packages
-    bring, and ``excludes_runtime`` whether from everything."""
+    bring, and ``excludes_runtime`` whether from everything. ``left_out`` are the groups, or "", and
+    the names of the packages that it excludes from everything."""
 
     file: str
     is_app: bool = False
@@ -262,6 +267,7 @@ class Gradle:
     has_features: bool = False
     drops_runtime: bool = False
     excludes_runtime: bool = False
+    left_out: tuple[tuple[str, ...], ...] = ()
 
     def keeps(self, path: str) -> bool:
         """Return whether Gradle keeps the symbols of ``lib/ABI/NAME``."""
@@ -456,6 +462,12 @@ def parse_gradle(
     )
     if excludes_runtime:
         packages = [package for package in packages if not package.startswith(f"{QNN_RUNTIME}:")]
+    left_out = tuple(
+        match.groups("")
+        for start, end in find_blocks(text, OF_CONFIGURATIONS)
+        for match in EXCLUDED_MODULE.finditer(text, start, end)
+    )
+    packages = [package for package in packages if not _is_left_out(package, left_out)]
     return Gradle(
         file,
         is_app=bool(APPLICATION.search(text)) and not OF_PLUGINS.search(text),
@@ -478,7 +490,16 @@ def parse_gradle(
         has_features="dynamicFeatures" in text,
         drops_runtime=bool(DROPS_RUNTIME.search(text)),
         excludes_runtime=excludes_runtime,
+        left_out=left_out,
     )
+
+
+def _is_left_out(package: str, left_out: Iterable[tuple[str, ...]]) -> bool:
+    """Return whether a package is one of those that a build file excludes from everything, by group
+    (or "") and name."""
+    group, _, name_and_version = package.partition(":")
+    name = name_and_version.partition(":")[0]
+    return any(name == module and owner in ("", group) for owner, module in left_out)
 
 
 def _read_levels(text: str, variables: Variables) -> dict[str, int]:
@@ -678,6 +699,7 @@ def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
         for package in builds[module_path].packages
         if not _is_replaced(package, forced)
         and not (excludes_runtime and package.startswith(f"{QNN_RUNTIME}:"))
+        and not _is_left_out(package, builds[path].left_out)
     ]
     may_have_other_libraries = any(
         builds[module_path].may_have_other_libraries

@@ -205,6 +205,7 @@ def sources(*lines: str, libraries: Mapping[str, bytes] = SET, **models: bytes) 
 
 FROM_MAVEN = LEGACY, "'com.qualcomm.qti:qnn-runtime:2.49.0'"
 ORT = "'com.microsoft.onnxruntime:onnxruntime-android-qnn"
+FLAVOURS = "productFlavors { npu { dimension 'a' }; cpu { dimension 'a' } }"
 PLAIN_ORT = "'com.microsoft.onnxruntime:onnxruntime-android:1.23.0'"
 RUNTIME_OF = "'com.qualcomm.qti:qnn-runtime"
 GROUPS_OF_PACK = """<c:device-targeting-config xmlns:c="http://schemas.android.com/apk/config">
@@ -370,7 +371,6 @@ PAIRS |= {
         sources(LEGACY, "packaging { jniLibs { if (small) { excludes += '**/libother.so' } } }"),
     ),
 }
-FLAVOURS = "productFlavors { npu { dimension 'a' }; cpu { dimension 'a' } }"
 PAIRS |= {
     "QNN849": (
         sources(FLAVOURS, f"npuImplementation {ORT}:1.26.0'", libraries={}),
@@ -381,6 +381,10 @@ PAIRS |= {
     "QNN900": (
         sources(PLAIN_ORT, libraries={}),
         sources(PLAIN_ORT, f"{ORT}:1.26.0'", libraries={}),
+    ),
+    "QNN848": (
+        sources(PLAIN_ORT, f"{ORT}:1.26.0'", libraries={}),
+        sources(FLAVOURS, f"npuApi {ORT}:1.26.0'", f"cpuApi {PLAIN_ORT}", libraries={}),
     ),
     "QNN898": (sources(LITERT, libraries={}), sources(LITERT, NPU_RUNTIME, libraries={})),
     "QNN899": (
@@ -512,6 +516,14 @@ def test_the_fix_of_a_pattern_fits_what_it_excludes(
         (sources("implementation(Deps.gone)", libraries={}), "", ["QNN893"]),
         (sources(PLAIN_ORT, *FROM_MAVEN, libraries={}), "SM8650", ["QNN900"]),
         (sources(PLAIN_ORT, "api 'x:qnn-own:1'", libraries={}), "", ["QNN893"]),
+        (
+            sources(
+                *(PLAIN_ORT, f"{ORT}:1.26.0'", LEGACY),
+                "configurations.all { exclude(module = 'onnxruntime-android') }",
+                libraries={},
+            ),
+            *("SM8650", []),
+        ),
         (sources(PLAIN_ORT, LITERT, libraries={}), "", ["QNN898", "QNN900"]),
         (sources(LITERT, libraries={}), "", ["QNN898"]),
         (sources(LITERT, libraries={}, **ASSET), "SM8650", ["QNN898"]),
