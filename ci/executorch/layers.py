@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.fx import GraphModule
+from torch.fx.graph import _PyTreeCodeGen
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ci.analysis.layers import choose_exposed, list_watched
@@ -28,7 +29,9 @@ def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple
     See choose_exposed for the choice. The model must have a single method.
     """
     part = copy.deepcopy(module)
-    if not isinstance(part, GraphModule):
+    # What torch exported packs its results as its out_spec says. A part that was cut out of a
+    # model, or a module that torch.fx traced, has no out_spec until it is exported.
+    if not (isinstance(part, GraphModule) and isinstance(part.graph._codegen, _PyTreeCodeGen)):
         with torch.no_grad():
             # Without guards, as in ci.executorch.quantize.
             part = torch.export.export(part, inputs, strict=True).module(check_guards=False)
