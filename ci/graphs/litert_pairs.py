@@ -4,11 +4,17 @@ made.
 Quantizers insert QUANTIZE and DEQUANTIZE, may rename tensors, and may let a layer contain its
 activation or not. Operators are therefore paired along both graphs: those of the same kind that
 read the same values, and whose constants are the same up to rounding. Where the graphs differ, two
-values of the same name count as the same if they are on a sample."""
+values of the same name count as the same if the layers that compute them from paired values have
+the same weights up to factors for each channel, as with a batch norm in the weights, and the
+factors are those of the float model's products. Where no layer computes them, they must be about
+the same on a sample.
+
+Training with quantization moves weights further. An operator with such weights is paired, too, and
+marked: its weights cannot be told from those of another state of the same training."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -30,12 +36,19 @@ from ci.graphs.litert_file import (
     restore_numbers,
     split_activations,
 )
+from ci.graphs.litert_layers import (
+    find_layer_factors,
+    find_weights,
+    have_same_layers,
+    is_neutral,
+)
 from ci.graphs.litert_part import find_operators
 from ci.graphs.litert_session import open_interpreter, run_interpreter
+from ci.graphs.rounding import is_rounded, is_rounded_or_drifted, shape_channels
 
 PASSES_ON = frozenset({"QUANTIZE", "DEQUANTIZE"})
-LARGEST_NOISE = 0.5  # of rounded constants, as a share of their power; other weights have 2
-LEAST_CORRELATION = 0.7  # of two values that count as the same
+LEAST_CORRELATION = 0.7  # of two values that no layer computes and that count as the same
+IsSame = Callable[[Array, Array, Array | float], bool]  # of a rounded constant and an exact one
 CONSTANT = -2  # stands for any constant among what a call reads
 
 
@@ -43,12 +56,13 @@ class Counterpart(NamedTuple):
     """An operator of a quantized model, at ``place``, and those that compute the same in the float
     model, at the places ``operators``. ``reads`` are the tensors of the quantized model by those of
     the float model that they read, and ``results`` pairs of tensors, of the quantized model and of
-    the float model."""
+    the float model. ``is_drifted`` is true if its weights differ by more than their rounding."""
 
     place: int
     operators: tuple[int, ...]
     reads: Mapping[int, int]
     results: tuple[tuple[int, int], ...]
+    is_drifted: bool = False
 
 
 class Rounded(NamedTuple):
@@ -124,10 +138,14 @@ class Side:
             return None
         return restore_numbers(tensor, integers)
 
-    def find_step(self, number: int) -> float:
-        """Return the largest scale of a constant, or 0 if it is not quantized."""
+    def find_steps(self, number: int) -> Array | float:
+        """Return the scales of a constant, as is_rounded reads them; 0 if it is not quantized."""
         levels = read_levels(self.tensors[number])
-        return float(levels.scales.max()) if levels else 0.0
+        if levels is None:
+            return 0.0
+        if levels.scales.size == 1:
+            return float(levels.scales[0])
+        return shape_channels(levels.scales, len(read_shape(self.tensors[number])), levels.axis)
 
 
 class _Pairing:
@@ -140,29 +158,38 @@ class _Pairing:
         self.quantized, self.plain, self.samples = quantized, plain, samples
         self.values = dict(zip(quantized.entry.inputs, plain.entry.inputs, strict=True))
         self.paired: set[int] = {*self.values.values()}
+        self.drifted: set[int] = set()  # results of the quantized model's operators
+        self.calls, self.plain_calls = quantized.list_calls(), plain.list_calls()
         self.waiting: dict[tuple[Any, ...], list[Operation]] = {}
-        for call in plain.list_calls():
+        for call in self.plain_calls:
             key = self._make_key(plain, call, {n: n for n in call.reads})
             self.waiting.setdefault(key, []).append(call)
         named: dict[str, list[int]] = {}
-        for call in plain.list_calls():
+        for call in self.plain_calls:
             for number in call.results:
                 named.setdefault(plain.names[number], []).append(number)
         self.named = {name: numbers[0] for name, numbers in named.items() if len(numbers) == 1}
 
     def run(self) -> dict[int, int]:
-        """Pair what can be paired, and return ``values``."""
-        for call in self.quantized.list_calls():
-            counterpart = self._find_call(call)
-            pairs = (
-                [*zip(call.results, counterpart.results, strict=True)]
-                if counterpart
-                else [*self._list_named(call)]
-            )
-            for number, plain_number in pairs:
+        """Pair what can be paired, and return the pairs of tensors of both files."""
+        for call in self.calls:
+            for number, plain_number in self._pair_results(call):
                 self.values[number] = plain_number
                 self.paired.add(plain_number)
-        return self.values
+        return {  # without the tensors in front of activations, which the files lack
+            number: plain_number
+            for number, plain_number in self.values.items()
+            if number < self.quantized.count and plain_number < self.plain.count
+        }
+
+    def _pair_results(self, call: Operation) -> list[tuple[int, int]]:
+        """Return the results of a call with those of the float model that have the same values."""
+        counterpart = self._find_call(call, is_rounded)
+        named = [] if counterpart else [*self._list_named(call)]
+        if not counterpart and not named:
+            counterpart = self._find_call(call, is_rounded_or_drifted)
+            self.drifted.update(call.results if counterpart else ())
+        return [*zip(call.results, counterpart.results, strict=True)] if counterpart else named
 
     def _make_key(self, side: Side, call: Operation, values: Mapping[int, int]) -> tuple[Any, ...]:
         """Return what two calls must have in common, besides their constants."""
@@ -172,14 +199,14 @@ class _Pairing:
         shapes = tuple(read_shape(side.tensors[number]) for number in call.results)
         return call.kind, tuple(reads), shapes
 
-    def _find_call(self, call: Operation) -> Operation | None:
+    def _find_call(self, call: Operation, is_same: IsSame) -> Operation | None:
         """Return the call of the float model that computes the same, and take it."""
         side = self.quantized
         values = self.values
         if any(n >= 0 and n not in values and not side.is_constant(n) for n in call.reads):
             return None
         waiting = self.waiting.get(self._make_key(side, call, values), [])
-        equal = [plain for plain in waiting if self._has_same_constants(call, plain)]
+        equal = [plain for plain in waiting if self._has_same_constants(call, plain, is_same)]
         if not equal:
             return None
         name = side.names[call.results[0]] if call.results else ""
@@ -191,7 +218,11 @@ class _Pairing:
         waiting.remove(chosen)
         return chosen
 
-    def _has_same_constants(self, call: Operation, plain: Operation) -> bool:
+    def _has_same_constants(self, call: Operation, plain: Operation, is_same: IsSame) -> bool:
+        if is_same is is_rounded_or_drifted:  # a factor is no training
+            factors = find_layer_factors(self.quantized, self.plain, call, plain)
+            if factors is not None and not is_neutral(factors):
+                return False
         for number, plain_number in zip(call.reads, plain.reads, strict=False):
             is_constant = number >= 0 and self.quantized.is_constant(number)
             if not is_constant or plain_number < 0:
@@ -203,7 +234,7 @@ class _Pairing:
             has_unread_scales = exact.dtype.kind == "f" and rounded.dtype.kind != "f"  # of blocks
             if has_unread_scales:
                 continue
-            if not is_rounded(rounded, exact, self.quantized.find_step(number)):
+            if not is_same(rounded, exact, self.quantized.find_steps(number)):
                 return False
         return True
 
@@ -212,8 +243,18 @@ class _Pairing:
         for number in call.results:
             plain_number = self.named.get(self.quantized.names[number], -1)
             is_free = plain_number >= 0 and plain_number not in self.paired
-            if is_free and self._is_same(number, plain_number):
+            if is_free and self._has_same_layers(number, plain_number):
                 yield number, plain_number
+
+    def _has_same_layers(self, number: int, plain_number: int) -> bool:
+        """Return whether the layers that compute two values from paired ones are the same; without
+        layers, whether the values are about the same on a sample."""
+        calls = list_calls_between(self.calls, self.values.keys(), number)
+        plain_calls = list_calls_between(self.plain_calls, self.paired, plain_number)
+        if not have_same_layers(self.quantized, self.plain, calls, plain_calls):
+            return False
+        has_layers = any(find_weights(self.quantized, call) >= 0 for call in calls)
+        return has_layers or self._is_same(number, plain_number)
 
     def _is_same(self, number: int, plain_number: int) -> bool:
         """Return whether both models compute about the same for a sample."""
@@ -243,19 +284,16 @@ class _Pairing:
         return interpreters
 
 
-def is_rounded(rounded: Array, exact: Array, step: float) -> bool:
-    """Return whether the numbers ``rounded`` can come from the numbers ``exact``: each is within a
-    step, or the differences are small as a whole, as those of weights of few bits are."""
-    if rounded.size != exact.size:
-        return False
-    first, second = rounded.ravel().astype(np.float64), exact.ravel().astype(np.float64)
-    if exact.dtype.kind != "f":
-        return bool(np.array_equal(first, second))
-    differences = np.abs(first - second)
-    if np.all(differences <= step):
-        return True
-    power = float(np.sum(np.square(second)))
-    return float(np.sum(np.square(differences))) <= LARGEST_NOISE * power
+def list_calls_between(
+    calls: Sequence[Operation], paired: Collection[int], number: int
+) -> list[Operation]:
+    """Return those of ``calls``, in order, that compute a value from paired ones."""
+    needed, chosen = {number}, []
+    for call in reversed(calls):
+        if not needed.isdisjoint(call.results):
+            chosen.append(call)
+            needed.update(read for read in call.reads if read not in paired)
+    return chosen[::-1]
 
 
 def pair_values(
@@ -263,11 +301,7 @@ def pair_values(
 ) -> dict[int, int]:
     """Return the tensors of the float model by those of the quantized model with the same value.
     ``samples`` are the inputs of both for one sample."""
-    return {
-        number: plain_number
-        for number, plain_number in _Pairing(quantized, plain, samples).run().items()
-        if number < quantized.count and plain_number < plain.count
-    }
+    return _Pairing(quantized, plain, samples).run()
 
 
 def list_rounded(
@@ -292,7 +326,8 @@ def find_counterparts(
 ) -> list[Counterpart]:
     """Return the operators of a quantized model that its float model can compute instead.
     ``samples`` are as in pair_values."""
-    values = pair_values(quantized, plain, samples)
+    pairing = _Pairing(quantized, plain, samples)
+    values = pairing.run()
     by_plain = {plain_number: number for number, plain_number in values.items()}
     makers: dict[int, int] = {}  # the places of the operators of the quantized model
     for place, operator in enumerate(quantized.subgraph.operators or ()):
@@ -312,7 +347,10 @@ def find_counterparts(
                 makers.get(n, -1) < place for n in reads.values()
             )
             if reads is not None and is_earlier and operators:
-                counterparts.append(Counterpart(place, tuple(operators), reads, pairs))
+                is_drifted = not pairing.drifted.isdisjoint(results)
+                counterparts.append(
+                    Counterpart(place, tuple(operators), reads, pairs, is_drifted=is_drifted)
+                )
     return counterparts
 
 

@@ -56,6 +56,9 @@ class MixableLitert:
         float_sets = restore_sets(self.judged, float_model, [float_entry])
         counterparts = find_counterparts(self.quantized, self.plain, (sets[0], float_sets[0]))
         self.graph = parse_whole(source.data)
+        self.drifted = [
+            self.graph.names[each.results[0][0]] for each in counterparts if each.is_drifted
+        ]
         self.counterparts = {self.graph.names[each.results[0][0]]: each for each in counterparts}
         changed: set[str] = set()
         for changes_of_rewrite in changes:

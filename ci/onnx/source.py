@@ -38,6 +38,7 @@ from ci.models.tensors import digest_sets
 from ci.models.user_data import read_sets
 from ci.models.user_models import DERIVED_SETS
 from ci.onnx.models import Shapes, is_quantized, list_free, list_required_inputs, read_model
+from ci.onnx.weights import has_other_weights
 from provisioning.documents import read_user_file
 from provisioning.errors import UsageError, describe_exception
 from provisioning.files import hash_file
@@ -126,7 +127,8 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
     inputs of these ``shapes``.
 
     Raises UsageError if read_model rejects the float model, if the float model is itself quantized,
-    if ``quantized`` is not, or if the inputs or outputs of the two models differ.
+    if ``quantized`` is not, if the inputs or outputs of the two models differ, or if no layer has
+    the same weights in both.
     """
     model = read_model(path, shapes)
     check_pair(path.name, is_quantized(model), is_quantized(quantized))
@@ -138,6 +140,12 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
         if float_text != quantized_text:
             why = f"its inputs are {float_text}, but the quantized model's are {quantized_text}"
         raise describe_mismatch(path.name, why)
+    if has_other_weights(quantized, model):
+        raise describe_mismatch(
+            path.name,
+            "no layer of the quantized model has the same weights up to rounding as the one of the"
+            " same name in it",
+        )
 
 
 def _list_output_types(model: onnx.ModelProto) -> list[int]:

@@ -78,6 +78,7 @@ SESSION = "mend"
 OUTPUT_FIX = f"{MOVE_ASIDE}; or pass another directory to --output"
 MINUTES = 20.0
 EARLIER_NAMED = 3
+DRIFTED_NAMED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +153,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_session(request.directory, (f"{SESSION}.json", PAGE))
     claim_reports(request.directory)
     with lane.prepare(request, policy, specs, progress) as plan:
-        check_quantized(plan.specs, args.timeout_s)
+        for line in check_quantized(plan.specs, args.timeout_s):
+            progress.step(line)
         deadline = time.monotonic() + 60 * args.minutes
         options = read_options(
             request, policy, plan.specs, find_faults=match_faults, files_directory=None
@@ -202,9 +204,10 @@ def check_files(output: Output, specs: Sequence[CaseSpec]) -> None:
         )
 
 
-def check_quantized(specs: Sequence[CaseSpec], timeout_s: float) -> None:
-    """Raise UsageError for a quantized .tflite file of which no operator can be computed in float:
-    its float model is not known or does not match, or the SoC has no float16."""
+def check_quantized(specs: Sequence[CaseSpec], timeout_s: float) -> list[str]:
+    """Return a line for each quantized .tflite file with weights that its float model has only
+    approximately. Raise UsageError for one of which no operator can be computed in float: its float
+    model is not known or does not match, or the SoC has no float16."""
     quantized = [*filter(is_quantized_litert, specs)]
     for spec in quantized:
         if not read_litert_socs()[spec.soc].float16:
@@ -213,16 +216,26 @@ def check_quantized(specs: Sequence[CaseSpec], timeout_s: float) -> None:
                 why="mend gives operators of a quantized file float16, which this SoC lacks",
                 fix=f"choose an SoC with float16, such as {DEFAULT_SOC}",
             )
+    lines = []
     for spec in {(spec.reference, spec.source): spec for spec in quantized}.values():
         name = Path(spec.reference).name
-        run_limited(partial(check_pair, spec), name, timeout_s=timeout_s, fix=SIMPLER)
+        drifted = run_limited(partial(check_pair, spec), name, timeout_s=timeout_s, fix=SIMPLER)
+        if drifted:
+            float_name = Path(spec.source.float_model).name
+            lines.append(
+                f"  {name}: the weights of {name_some(drifted, DRIFTED_NAMED)} are not those of"
+                f" {float_name} up to rounding, but close to them, as after training with"
+                f" quantization; an operator in float has those of {float_name}"
+            )
+    return lines
 
 
-def check_pair(spec: CaseSpec) -> None:
-    """Raise UsageError if no operator of a quantized .tflite file can be computed in float."""
+def check_pair(spec: CaseSpec) -> list[str]:
+    """Return the operators of a quantized .tflite file whose weights the float model has only
+    approximately. Raise UsageError if no operator can be computed in float."""
     from ci.mend.litert_mixtures import open_quantized
 
-    open_quantized(spec)
+    return open_quantized(spec).drifted
 
 
 def check_output(output: Output, specs: Sequence[CaseSpec]) -> None:
