@@ -77,7 +77,10 @@ def find_layer_factors(
     """Return the factors of the channels of a layer's result, of which the float model's has none.
     The float model's operand is ``operand`` times the quantized one's. None if they are not the
     same kind of layer with the same weights."""
-    number, plain_number = find_weights(quantized, layer), find_weights(plain, plain_layer)
+    number, plain_number = (
+        find_layer_weights(quantized, layer),
+        find_layer_weights(plain, plain_layer),
+    )
     if layer.kind != plain_layer.kind or number < 0 or plain_number < 0:
         return None
     rounded, exact = quantized.read_constant(number), plain.read_constant(plain_number)
@@ -101,7 +104,7 @@ def is_neutral(factors: Array) -> bool:
     return bool(np.all(np.abs(factors - 1) <= LARGEST_DEVIATION))
 
 
-def find_weights(side: Side, call: Operation) -> int:
+def find_layer_weights(side: Side, call: Operation) -> int:
     """Return the constant with the weights of a layer; -1 for other operators."""
     number = call.reads[WEIGHTS] if len(call.reads) > WEIGHTS else -1
     is_layer = call.kind in LAYERS and number >= 0 and side.is_constant(number)
@@ -112,7 +115,7 @@ def _split_at_layers(side: Side, calls: Sequence[Operation]) -> Chain | None:
     """Return the layers and the factors of ``calls``; None if these have other sizes."""
     chain = Chain([], [NEUTRAL])
     for call in calls:
-        if find_weights(side, call) >= 0:
+        if find_layer_weights(side, call) >= 0:
             chain.layers.append(call)
             chain.factors.append(NEUTRAL)
         else:

@@ -10,7 +10,7 @@ factors are those of the float model's products. Where no layer computes them, t
 the same on a sample.
 
 Training with quantization moves weights further. An operator with such weights is paired, too, and
-marked: its weights cannot be told from those of another state of the same training."""
+marked: they may as well be those of another state of the same training."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ci.graphs.litert_file import (
 )
 from ci.graphs.litert_layers import (
     find_layer_factors,
-    find_weights,
+    find_layer_weights,
     have_same_layers,
     is_neutral,
 )
@@ -253,7 +253,7 @@ class _Pairing:
         plain_calls = list_calls_between(self.plain_calls, self.paired, plain_number)
         if not have_same_layers(self.quantized, self.plain, calls, plain_calls):
             return False
-        has_layers = any(find_weights(self.quantized, call) >= 0 for call in calls)
+        has_layers = any(find_layer_weights(self.quantized, call) >= 0 for call in calls)
         return has_layers or self._is_same(number, plain_number)
 
     def _is_same(self, number: int, plain_number: int) -> bool:

@@ -18,7 +18,7 @@ LAYERS = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": -1}  # the axis of
 WEIGHTS = 1  # the place of the weights among what a layer reads
 
 
-class Rounded(NamedTuple):
+class Restored(NamedTuple):
     """A quantized constant as numbers, and the steps between these."""
 
     numbers: Array
@@ -45,14 +45,14 @@ def has_other_weights(quantized: onnx.ModelProto, plain: onnx.ModelProto) -> boo
     return bool(comparisons) and not any(comparisons)
 
 
-def _is_same(node: Any, rounded: Rounded, exact: Array) -> bool:
+def _is_same(node: Any, rounded: Restored, exact: Array) -> bool:
     if is_rounded_or_drifted(rounded.numbers, exact, rounded.steps):
         return True
     axis = 0 if read_attributes(node).get("transB") else LAYERS[node.op_type]
     return find_factors(rounded.numbers, exact, rounded.steps, axis) is not None
 
 
-def _list_rounded(model: onnx.ModelProto) -> Iterator[tuple[Any, Rounded]]:
+def _list_rounded(model: onnx.ModelProto) -> Iterator[tuple[Any, Restored]]:
     """Yield the layers whose weights are a quantized constant, with these."""
     constants = read_constants(model.graph)
     restorers = {
@@ -65,7 +65,7 @@ def _list_rounded(model: onnx.ModelProto) -> Iterator[tuple[Any, Rounded]]:
             yield node, rounded
 
 
-def _restore(restorer: Any, constants: Mapping[str, Any]) -> Rounded | None:
+def _restore(restorer: Any, constants: Mapping[str, Any]) -> Restored | None:
     """Return the numbers of a DequantizeLinear; None for blocks, and for what is not constant."""
     attributes = read_attributes(restorer)
     tensors = [constants.get(name) for name in restorer.input if name]
@@ -79,7 +79,7 @@ def _restore(restorer: Any, constants: Mapping[str, Any]) -> Rounded | None:
         scales = shape_channels(scales, integers.ndim, axis)
         zero_points = [shape_channels(numbers, integers.ndim, axis) for numbers in zero_points]
     offset = zero_points[0] if zero_points else 0.0
-    return Rounded((integers - offset) * scales, scales)
+    return Restored((integers - offset) * scales, scales)
 
 
 def _is_readable(tensor: Any) -> bool:
