@@ -23,7 +23,7 @@ from ci.cases.facts import CaseFacts, Run
 from ci.cases.lowering_findings import GUIDE, find_garbled, is_quantizing
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion
-from ci.diagnosis.experiments import Result
+from ci.diagnosis.experiments import Operator, Result
 from ci.diagnosis.wording import (
     advise_on_diagnosis,
     answer_once,
@@ -137,9 +137,10 @@ class Reasons:
             with self.facts.notes.of("the cause, by experiments"):
                 self.diagnose(finding)
         if self.diagnosis:
-            part = {place for operator in self.diagnosis.part for place in operator.places}
             self.facts.evidence.layers = mark_part(
-                self.facts.evidence.layers, self.facts.evidence.layer_places, part
+                self.facts.evidence.layers,
+                self.facts.evidence.layer_places,
+                self.diagnosis.part,
             )
         faults = self.choose_causes(finding)
         is_part = finding.id == PART.id
@@ -520,12 +521,24 @@ def name_fallback(node: Fallback) -> str:
 
 
 def mark_part(
-    figures: Sequence[LayerFigures], places: Sequence[Collection[str]], part: Collection[str]
+    figures: Sequence[LayerFigures],
+    places: Sequence[Collection[str]],
+    part: Sequence[Operator],
 ) -> tuple[LayerFigures, ...]:
-    """Return the figures of layers, of which those with a place in a part are marked."""
+    """Return the figures of layers, of which those of a part's operators are marked. ``places`` are
+    the node and the line of each layer. A line in a loop has many layers: lines count only if no
+    layer has the node of an operator, because another graph has other names."""
+    by_node: set[int] = set()
+    by_line: set[int] = set()
+    for operator in part:
+        on_line = {number for number, names in enumerate(places) if operator.line in names}
+        nodes = {operator.node, operator.name} - {""}
+        named = {number for number, names in enumerate(places) if not nodes.isdisjoint(names)}
+        by_node |= named & on_line if on_line else named
+        by_line |= on_line
+    marked = by_node or by_line
     return tuple(
-        structs.replace(layer, in_part=not {*names}.isdisjoint(part))
-        for layer, names in zip(figures, places, strict=True)
+        structs.replace(layer, in_part=number in marked) for number, layer in enumerate(figures)
     )
 
 

@@ -20,7 +20,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.reasons import UNTRIED, mark_part
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion, Tried
-from ci.diagnosis.experiments import TIME_IS_UP, RemedyChoice, Result
+from ci.diagnosis.experiments import TIME_IS_UP, Operator, RemedyChoice, Result
 from ci.diagnosis.wording import MORE_TIME
 from ci.facts.finding import (
     NO_ADVICE,
@@ -440,12 +440,29 @@ def test_the_runner_is_not_suspected_if_a_layer_is_wrong(tmp_path: Path) -> None
         assert explained.causes == causes
 
 
-def test_the_layers_of_the_part_that_is_wrong_by_itself_are_marked() -> None:
-    figures = [LayerFigures(label=label) for label in ("conv", "add", "norm")]
-    places = [{"conv", "net.py:1"}, {"add_1"}, {"norm", "net.py:3"}]
-    marked = mark_part(figures, places, {"net.py:3", "add_1", "mul"})
-    assert [layer.in_part for layer in marked] == [False, True, True]
-    assert mark_part((), (), {"add"}) == ()
+@pytest.mark.parametrize(
+    ("part", "marked"),
+    [
+        ([Operator("norm_9", "norm", line="net.py:3")], "norm"),  # another graph's name
+        ([Operator("add_1", "add")], "add_1"),
+        ([Operator("add_1", "add", line="net.py:9")], "add_1"),  # a layer without a line
+        ([Operator("linear_1", "linear", line="net.py:2")], "linear_1"),  # of a loop
+        ([Operator("y", "linear", node="linear_2", line="net.py:2")], "linear_2"),
+        ([Operator("other", "linear", line="net.py:2")], "linear_1 linear_2"),
+        ([Operator("mul", "mul"), Operator("conv", "conv", line="net.py:1")], "conv"),
+        # Of a long model, not each operator is a layer that is shown.
+        ([Operator(f"linear_{n}", "linear", line="net.py:2") for n in (2, 9)], "linear_2"),
+        ([], ""),
+    ],
+)
+def test_the_layers_of_the_part_that_is_wrong_by_itself_are_marked(
+    part: list[Operator], marked: str
+) -> None:
+    lines = {"conv": 1, "linear_1": 2, "linear_2": 2, "add_1": 0, "norm": 3}
+    figures = [LayerFigures(label=label) for label in lines]
+    places = [{node, *([f"net.py:{line}"] if line else [])} for node, line in lines.items()]
+    layers = mark_part(figures, places, part)
+    assert " ".join(layer.label for layer in layers if layer.in_part) == marked
 
 
 def test_a_lost_part_does_not_name_the_layer_at_which_the_whole_output_loses(
