@@ -42,7 +42,7 @@ from ci.verbs.environments import read_entries, takes
 from ci.verbs.lanes.devices import add_missing_device, refuse_device
 from ci.verbs.options import JOBS, add_options
 from ci.verbs.user_policy import choose_policy
-from provisioning.console.caller import install_command, shown_path
+from provisioning.console.caller import SESSION_VARIABLE, install_command, shown_path
 from provisioning.console.command import MANY, Outcome, user_path
 from provisioning.console.process import Completed, run_process, run_tasks
 from provisioning.console.progress import LinesInOrder, Progress
@@ -455,7 +455,7 @@ def run_turns(
     def run(number: int, turn: Turn) -> Completed:
         show = partial(lines.add, number)
         show(f"{TITLES[turn.name]}: {RUNTIMES[turn.name].verb}")
-        variables = {**make_variables(os.environ), **shares}
+        variables = {**make_variables(os.environ, RUNTIMES[turn.name].session), **shares}
         ended = run_runtime(turn, turn.place_in(folder), variables, show)
         lines.end(number)
         return ended
@@ -474,8 +474,10 @@ def run_runtime(
     return run_process(argv, env=variables, log=place.parent / LOG, on_line=show, check=False)
 
 
-def make_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a runtime's process, which imports the same copy of this project."""
+def make_variables(variables: Mapping[str, str], session: str) -> dict[str, str]:
+    """Return the variables of a runtime's process, which imports the same copy of this project. The
+    commands that it prints are those of its own ``session`` of ./nox, if this verb has one."""
     project_root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [project_root, variables.get("PYTHONPATH", "")]))
-    return {**variables, "PYTHONPATH": path}
+    own = {SESSION_VARIABLE: session} if variables.get(SESSION_VARIABLE) == SESSION else {}
+    return {**variables, "PYTHONPATH": path, **own}

@@ -31,6 +31,7 @@ SCRIPT = """#!/bin/sh
 [ "$1" != -c ] || {{ echo {lacks}; exit 0; }}
 echo "$@" >> {words}
 echo "$QNN_CI_JOBS $QNN_CI_RUNS_AT_ONCE" > {words}.shares
+echo "$QNN_CI_SESSION" > {words}.session
 {first}
 while [ "$1" != --reports ]; do shift; done
 mkdir -p "$2/{session}"
@@ -159,6 +160,18 @@ def test_runtimes_run_side_by_side_and_show_their_lines_one_after_the_other(
     ]
     shares = {(place / f"{runtime}.words.shares").read_text() for runtime in SESSIONS}
     assert shares == {"1 3\n"}
+
+
+@pytest.mark.parametrize("session", ["test", "qnn_ci"])
+def test_a_runtime_prints_commands_of_its_own_session_if_test_has_one(
+    session: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_SESSION", session)
+    pythons = [add_python(place, runtime, "fp16") for runtime in SESSIONS]
+    code, _ = run(capsys, "--model", "net.py:net", *pythons)
+    assert code == ExitCode.OK
+    sessions = [(place / f"{runtime}.words.session").read_text().strip() for runtime in SESSIONS]
+    assert sessions == ([*SESSIONS.values()] if session == "test" else [session] * 3)
 
 
 def test_with_one_job_one_runtime_runs_at_a_time(
