@@ -64,7 +64,7 @@ from ci.judging.error_patterns import blames_runner
 from ci.judging.figures import Array
 from ci.judging.gate import References
 from ci.judging.verdict import MODEL, OF_MODEL, SCHEME, Verdict
-from ci.models.schemes import Mixture, find_alternatives
+from ci.models.schemes import Mixture, Scheme, find_alternatives
 from ci.models.tensors import Layer, Loss
 from ci.report.schema import LayerFigures, NoiseNote
 
@@ -289,6 +289,7 @@ class Reasons:
             count=len(steps),
             divides=is_refused or finding.question is Question.FAITHFUL,
             finer=finer.value if finer else "",
+            wider=Scheme.FP16.value if self.facts.spec.scheme.quantized else "",
         )
 
     def suspect_cpu(self) -> Suspicion:
@@ -308,6 +309,7 @@ class Reasons:
             first=(first.name, name_fallback(first), line),
             count=len(self.facts.read_steps()),
             finer=finer.value if finer else "",
+            wider=Scheme.FP16.value if self.facts.spec.scheme.quantized else "",
         )
 
     def choose_causes(self, finding: Finding) -> list[KnownFault]:

@@ -32,6 +32,7 @@ MOST_PARTS = 6  # programs to find the smallest part
 MOST_OF_PART = 8  # remedies that are tried on a part
 MOST_OF_WHOLE = 3  # and on the whole model, whose programs cost more
 MOST_PARTNERS = 2  # that gained nothing, with one that helps but does not suffice
+MOST_OPERATORS = 3  # kinds of them in a part, each of which gets more bits, or is decomposed
 SMALL = 12  # operators of a model that needs no smaller part
 NOT_AGAIN = "a second time, its process did not die like this: chance may have ended it"
 KEPT_SHARE = 0.5  # of the dB below the prediction: what a part must keep, and a cause explain
@@ -42,11 +43,11 @@ class Suspicion:
     """What is known of a red case before the experiments. ``whole_result`` is the case's own
     result. ``first`` is the name of the first wrong layer's node, with its operator and its
     line, or empty. ``faults`` are the known faults that may be the cause, the likeliest first.
-    ``count`` is the number of operators of the model, and ``finer`` the scheme with more bits for
-    activations, or empty. ``searches`` is whether the smallest part may be searched with many
-    programs, as localise does. ``exceeded`` is whether a limit of time or memory ended the case,
-    which may end its parts, too. ``worst`` is the first layer with most of the error, if that
-    is another one than the first wrong layer."""
+    ``count`` is the number of operators of the model, ``finer`` the scheme with more bits for
+    activations, and ``wider`` a float scheme; either is empty if there is none. ``searches`` is
+    whether the smallest part may be searched with many programs, as localise does. ``exceeded`` is
+    whether a limit of time or memory ended the case, which may end its parts, too. ``worst`` is the
+    first layer with most of the error, if that is another one than the first wrong layer."""
 
     whole_result: Result
     first: tuple[str, str, str] = ("", "", "")
@@ -55,6 +56,7 @@ class Suspicion:
     count: int = 0
     divides: bool = True  # whether parts can show the error, and not only the whole model
     finer: str = ""
+    wider: str = ""
     searches: bool = False
     repeats: bool = False  # whether chance may have ended the process, so that it is run again
     exceeded: bool = False
@@ -75,7 +77,9 @@ class Diagnosis:
     make it better, and ``after`` the result with them: right, or the best that was found.
     ``on_whole`` are the results of the whole model without and with the cure of a part, or None if
     that was not tried. ``is_fused`` is whether the part is right if it returns the results inside
-    of it, ``finer`` the scheme with more bits in which it is right, or empty, and ``change`` the
+    of it, ``finer`` the scheme with more bits in which it is right, or empty, ``single`` the
+    operator that needs these bits, if one suffices, ``form`` the other form of the part with which
+    it is right, and ``change`` the
     change of its quantizers with which it is. ``second`` is what is wrong with the cured model, if
     something is and was examined. ``ended`` is why the experiments stopped early, or
     empty, and ``untried`` are the remedies that were left then."""
@@ -87,6 +91,8 @@ class Diagnosis:
     on_whole: tuple[Result, Result] | None = None
     is_fused: bool = False
     finer: str = ""
+    single: str = ""
+    form: RunPart | None = None
     change: Change | None = None
     second: Second | None = None
     tried: tuple[Tried, ...] = ()
@@ -98,7 +104,8 @@ class Diagnosis:
     def is_proven(self) -> bool:
         """Return whether an experiment showed the cause."""
         has_cure = bool(self.cure) and not self.is_only_of_part
-        return bool(has_cure or self.finer or self.change) or self.is_fused
+        is_shown = bool(self.finer or self.form or self.change)
+        return has_cure or is_shown or self.is_fused
 
     @property
     def cures_whole(self) -> bool:
@@ -222,6 +229,7 @@ def diagnose(suspicion: Suspicion) -> Steps:
     diagnosis = yield from try_on_whole(diagnosis, suspicion)
     if any(suspicion.worst) and not (diagnosis.is_proven or diagnosis.ended):
         diagnosis = yield from try_worst(diagnosis, suspicion, remedies)
+    diagnosis = yield from examine_last(diagnosis, suspicion)
     if diagnosis.leaves_wrong and not diagnosis.ended:
         # The first reason of a refusal hides what is wrong with the outputs.
         second = yield ExamineCured(tuple(remedy.name for remedy in diagnosis.cure))
@@ -488,14 +496,46 @@ def examine(diagnosis: Diagnosis, finer: str) -> Steps:
         experiments.append(RunPart(names, returns_all=True))
     if finer:
         experiments.append(RunPart(names, scheme=finer))
+    return (yield from try_forms(diagnosis, experiments))
+
+
+def try_forms(diagnosis: Diagnosis, experiments: Sequence[RunPart]) -> Steps:
+    """Find the first form of a part, or scheme, with which it is right."""
     for experiment in experiments:
         result = cast(Result, (yield experiment))
         if result.failure == TIME_IS_UP:
             return replace(diagnosis, ended=TIME_IS_UP)
-        if result.is_right and gains(result, before):
+        if result.is_right and gains(result, diagnosis.before):
+            has_form = experiment.doubled or experiment.decomposed
             return replace(
-                diagnosis, after=result, is_fused=experiment.returns_all, finer=experiment.scheme
+                diagnosis,
+                after=result,
+                is_fused=experiment.returns_all,
+                finer=experiment.scheme,
+                single=experiment.operator,
+                form=experiment if has_form else None,
             )
+    return diagnosis
+
+
+def examine_last(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
+    """Find out more of a part than that it is wrong: whether it is right in float, with inputs of
+    another size, or with an operator as its definition. Of one that is right with more bits,
+    whether one operator needs them: more is proven of one."""
+    names = tuple(operator.name for operator in diagnosis.part)
+    kinds = [*dict.fromkeys(operator.kind for operator in diagnosis.part)][:MOST_OPERATORS]
+    if not names or diagnosis.ended or diagnosis.is_only_of_part:
+        return diagnosis
+    if not diagnosis.is_proven:
+        experiments = [RunPart(names, scheme=suspicion.wider)] if suspicion.wider else []
+        experiments.append(RunPart(names, doubled=True))
+        experiments += [RunPart(names, decomposed=kind) for kind in kinds]
+        diagnosis = yield from try_forms(diagnosis, experiments)
+    if diagnosis.finer and len(kinds) > 1:
+        scheme = diagnosis.finer
+        singles = [RunPart(names, scheme=scheme, operator=kind) for kind in kinds]
+        shown = yield from try_forms(diagnosis, singles)
+        return replace(shown, ended="", finer=scheme)
     return diagnosis
 
 

@@ -85,13 +85,18 @@ class ListOperators:
 class RunPart:
     """Asks for a program of the ``part`` of the model that these operators are, with ``remedies``
     applied; of the whole model if the part is WHOLE. With ``returns_all``, the program also returns
-    the results inside of the part. ``scheme`` is another one than the case's, or empty. The answer
-    is a Result."""
+    the results inside of the part. ``scheme`` is another one than the case's, or empty; with an
+    ``operator``, only operators of this kind have it. An operator ``decomposed`` is written with
+    those of its definition, and with ``doubled``, two samples are one input. The answer is a
+    Result."""
 
     part: tuple[str, ...]
     remedies: tuple[str, ...] = ()
     returns_all: bool = False
     scheme: str = ""
+    operator: str = ""
+    decomposed: str = ""
+    doubled: bool = False
 
 
 class Change(Struct, frozen=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ci.diagnosis.diagnosis import Diagnosis, loses
-from ci.diagnosis.experiments import TIME_IS_UP, RemedyChoice, Result
+from ci.diagnosis.experiments import TIME_IS_UP, RemedyChoice, Result, RunPart
 from ci.facts.finding import ANSWERS, NO_ADVICE, Advice, Cause, Certainty, Proof, advise
 from ci.facts.kinds import NOISE
+from ci.models.schemes import Scheme
 from ci.report.text import count
 
 PRECISION = "docs/guides/precision.md"
@@ -24,7 +25,10 @@ def describe_proof(diagnosis: Diagnosis) -> str:
     if change:
         change = f"with {change}"
     elif diagnosis.finer:
-        change = f"in {diagnosis.finer}"
+        subject = f"with {diagnosis.single} " if diagnosis.single else ""
+        change = f"{subject}in {diagnosis.finer}"
+    elif diagnosis.form:
+        change = describe_form(diagnosis.form)
     elif diagnosis.change:
         change = f"with {diagnosis.change.title}"
     else:
@@ -42,6 +46,13 @@ def describe_proof(diagnosis: Diagnosis) -> str:
         causes = "; ".join(filter(None, (second.headline, second.cause)))
         return f"{proof}, so something else is wrong, too: {causes}"
     return proof if is_all else f"{proof}, so something else is wrong, too"
+
+
+def describe_form(form: RunPart) -> str:
+    """Return another form of a part in words, such as ``with softmax as its definition``."""
+    if form.doubled:
+        return "with two samples as one input"
+    return f"with {form.decomposed} as its definition"
 
 
 def show_pair(before: Result, after: Result) -> str:
@@ -111,22 +122,8 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
             proof=shown_by,
             rewrites=rewrites,
         )
-    if diagnosis.is_fused:
-        return advise(
-            f"QNN computes these operators together, and each of them alone is right ({proof})",
-            "return a result inside of the part as a further output, or write one of its operators"
-            " differently",
-            certainty=Certainty.PROVEN,
-        )
-    if diagnosis.finer:
-        fault = "computes these operators less accurately than the bits of the scheme allow"
-        if diagnosis.before.cpu_nodes or diagnosis.before.is_refused:
-            fault = "does not take these operators with the bits of the scheme"
-        return advise(
-            f"QNN {fault} ({proof})",
-            f"give them the bits of {diagnosis.finer}, as a part of a mixture ({PRECISION})",
-            certainty=Certainty.PROVEN,
-        )
+    if cause := advise_on_forms(diagnosis, proof):
+        return cause
     if diagnosis.change:
         return advise(f"{diagnosis.change.reason} ({proof})", certainty=Certainty.PROVEN)
     lead = "no experiment shows the cause"
@@ -134,6 +131,39 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
         lead = "no change that is known lets QNN take all operators"
     facts = "; ".join(list_facts(diagnosis))
     return advise(f"{lead}: {facts}", certainty=Certainty.UNKNOWN)
+
+
+def advise_on_forms(diagnosis: Diagnosis, proof: str) -> Advice | None:
+    """Return the cause that another form of the part, or other types in it, showed; None if none
+    did."""
+    is_untaken = bool(diagnosis.before.cpu_nodes or diagnosis.before.is_refused)
+    form = diagnosis.form
+    if diagnosis.is_fused:
+        cause = "QNN computes these operators together, and each of them alone is right"
+        fix = "return a result inside of the part as a further output, or write one of its"
+        fix += " operators differently"
+    elif diagnosis.finer:
+        subject = diagnosis.single or "these operators"
+        cause = f"QNN computes {subject} less accurately than the bits of the scheme allow"
+        if is_untaken:
+            cause = f"QNN does not take {subject} with the bits of the scheme"
+        pronoun = "it" if diagnosis.single else "them"
+        fix = f"give {pronoun} the bits of {diagnosis.finer}, as a part of a mixture ({PRECISION})"
+        if diagnosis.finer == Scheme.FP16.value:
+            fix = f"lower the model in {diagnosis.finer}"
+    elif form and form.decomposed:
+        cause = f"QNN computes {form.decomposed} wrongly as one operator"
+        if is_untaken:
+            cause = f"QNN does not take {form.decomposed} as one operator"
+        fix = f"write {form.decomposed} with the operators of its definition"
+    elif form:
+        cause = "QNN computes these operators wrongly in this size"
+        if is_untaken:
+            cause = "QNN does not take these operators in this size"
+        fix = "give the model inputs of another size, such as another batch"
+    else:
+        return None
+    return advise(f"{cause} ({proof})", fix, certainty=Certainty.PROVEN)
 
 
 def name_reason(remedy: RemedyChoice, diagnosis: Diagnosis) -> str:

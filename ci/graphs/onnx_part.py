@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -111,3 +112,18 @@ def change_scales(
     nodes = sort_nodes([*added, *model.graph.node])
     del model.graph.node[:]
     model.graph.node.extend(nodes)
+
+
+def resize(path: Path, inputs: Sequence[Array]) -> None:
+    """Give the inputs of a file the shapes of these arrays. A shape that is written into the file
+    may not fit them: then the file cannot be run."""
+    model = onnx.load(path)
+    for port, array in zip(model.graph.input, inputs, strict=True):
+        shape = port.type.tensor_type.shape
+        del shape.dim[:]
+        for size in array.shape:
+            shape.dim.add().dim_value = size
+    del model.graph.value_info[:]
+    for port in model.graph.output:
+        port.type.tensor_type.ClearField("shape")
+    onnx.save(infer(model), path)

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._decomp import get_decompositions
 from torch.fx import Graph, GraphModule, Node
 
 from ci.graphs.graph import Array, Bias
-from ci.graphs.torch_calls import name_result
+from ci.graphs.torch_calls import name_operator, name_result
 
 BIAS = 2  # the place of a layer's bias among its arguments
 
@@ -75,3 +76,22 @@ def read_constant(module: GraphModule, value: Any) -> Any:
         return value
     owner, _, name = str(value.target).rpartition(".")
     return getattr(module.get_submodule(owner), name)
+
+
+def decompose(module: GraphModule, inputs: Sequence[Any], operator: str) -> GraphModule:
+    """Return a part in which calls of an operator are those of its definition in torch. Raises
+    ValueError if it has none."""
+    names = {operator, f"_{operator}", f"native_{operator}"}
+    packets = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
+    table = dict(get_decompositions(packets))
+    for target, definition in torch.export.default_decompositions().items():
+        if target.__name__.partition(".")[0] in names:
+            table.setdefault(target, definition)
+    with torch.no_grad():
+        program = torch.export.export(module, tuple(inputs), strict=True)
+        decomposed: Any = program.run_decompositions(table).module(check_guards=False)
+    if any(name_operator(node) in names for node in decomposed.graph.nodes):
+        raise ValueError(f"torch has no definition of {operator}")
+    graph = Graph()  # that of a program has functions that cannot be stored
+    graph.output(graph.graph_copy(decomposed.graph, {}))
+    return GraphModule(decomposed, graph)

@@ -41,6 +41,7 @@ from ci.diagnosis.experiments import (
     Second,
     Smallest,
 )
+from ci.diagnosis.wording import describe_form
 from ci.facts.finding import STOPPING, Finding, Proof, Question, show_cause
 from ci.facts.kinds import NO_NODE
 from ci.faults.known import Frontend
@@ -50,7 +51,8 @@ from ci.mend.source import Factory, make_source
 from ci.mend.subjects import Subjects
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
 from ci.mend.trials import Attempt, Trials, choose_lane
-from ci.models.schemes import LITERT, ONNX, Scheme
+from ci.models.lowering_options import Part
+from ci.models.schemes import LITERT, ONNX, Mixture, Scheme
 from ci.models.source_lines import find_suite_model
 from ci.models.user_models import Source
 from ci.report.schema import Case, Status
@@ -203,7 +205,7 @@ class Laboratory:
         self.subjects = Subjects(self.spec, self.is_onnx, self.work / "model")
         self.opened: CaseSpec | None = None  # see open_subject
         self.answers = open_answers(run, lane, finding)
-        self.written: dict[tuple[tuple[str, ...], bool], str] = {}  # references of parts
+        self.written: dict[RunPart, str] = {}  # references of parts in their forms
         self.count = 0
         self.endless_s = math.inf  # see SHARE_OF_ENDLESS
         self.is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
@@ -304,7 +306,7 @@ class Laboratory:
         if part == WHOLE:
             attempts = self.try_on_model([*rows])
         else:
-            attempts = self.try_rewrites(self.open_part(part), [*rows])
+            attempts = self.try_rewrites(self.open_part(RunPart(part)), [*rows])
         if attempts is None:
             return None
         return [
@@ -362,7 +364,7 @@ class Laboratory:
                 return self.measure_quantized(subject, experiment.remedies)
             spec = subject
         if experiment.part != WHOLE:
-            opened = self.open_part(experiment.part, returns_all=experiment.returns_all)
+            opened = self.open_part(experiment)
             if opened is None:
                 return Result(failure="the part cannot be cut out")
             spec = opened
@@ -371,14 +373,16 @@ class Laboratory:
                 spec = self.rewrite(spec, experiment.remedies)
             except QnnCiError as error:
                 return Result(failure=error.what)
-        if experiment.scheme:
+        if experiment.operator:
+            spec = mix(spec, experiment.operator, Scheme(experiment.scheme))
+        elif experiment.scheme:
             spec = replace(spec, scheme=Scheme(experiment.scheme))
         is_whole = experiment.part == WHOLE
         return self.judge(spec, is_changed=bool(experiment.remedies), is_whole=is_whole)
 
-    def open_part(self, part: tuple[str, ...], *, returns_all: bool = False) -> CaseSpec | None:
+    def open_part(self, experiment: RunPart) -> CaseSpec | None:
         """Return the case with a part as its model, or None if it cannot be cut out."""
-        reference = self.write_part(part, returns_all=returns_all)
+        reference = self.write_part(experiment)
         if not reference:
             return None
         source = structs.replace(
@@ -386,14 +390,14 @@ class Laboratory:
         )
         return replace(self.spec, model=f"{self.spec.model} part {self.count}", source=source)
 
-    def write_part(self, part: tuple[str, ...], *, returns_all: bool) -> str:
-        """Return the reference of a part, or "" if it cannot be cut out."""
-        key = part, returns_all
-        if key not in self.written:
+    def write_part(self, experiment: RunPart) -> str:
+        """Return the reference of a part in the form of an experiment, or "" if it cannot be cut
+        out, or has no such form."""
+        form = replace(experiment, remedies=(), scheme="", operator="")
+        if form not in self.written:
             folder = self.work / f"part-{len(self.written)}"
-            job = partial(self.subjects.write_part, part, folder, returns_all=returns_all)
-            self.written[key] = self.call(job) or ""
-        return self.written[key]
+            self.written[form] = self.call(partial(self.subjects.write_part, form, folder)) or ""
+        return self.written[form]
 
     def rewrite(self, spec: CaseSpec, names: tuple[str, ...]) -> CaseSpec:
         """Return a case whose model has rewrites applied."""
@@ -492,7 +496,7 @@ class Laboratory:
         if options.files_directory is None:
             return ""
         self.deadline = max(self.deadline, time.monotonic() + KEEP_S)
-        reference = self.write_part(part, returns_all=False)
+        reference = self.write_part(RunPart(part))
         if not reference:
             return ""
         path = Path(reference.rpartition(":")[0] or reference)
@@ -550,8 +554,19 @@ def describe(experiment: RunPart) -> str:
     size = count(len(experiment.part), "operator")
     subject = f"a part of {size}" if experiment.part else "the model"
     change = f" with {' and '.join(experiment.remedies)}" if experiment.remedies else ""
+    change += f" with {experiment.operator}" if experiment.operator else ""
     change += f" in {experiment.scheme}" if experiment.scheme else ""
+    if experiment.doubled or experiment.decomposed:
+        change += f" {describe_form(experiment)}"
     return f"run {subject}{change}"
+
+
+def mix(spec: CaseSpec, operator: str, scheme: Scheme) -> CaseSpec:
+    """Return a case in which only operators of one kind have a scheme."""
+    parts = (Part(scheme=scheme, op=operator), *spec.source.choices.parts)
+    choices = structs.replace(spec.source.choices, parts=parts)
+    mixture = Mixture(f"{operator}-in-{scheme}", spec.scheme.base)
+    return replace(spec, source=structs.replace(spec.source, choices=choices), scheme=mixture)
 
 
 def make_choice(row: Rewrite, attempt: Attempt, finding: Finding) -> RemedyChoice:

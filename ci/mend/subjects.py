@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ci.audit.localise_graph import Division
 from ci.audit.localise_search import Cut
 from ci.cases.spec import CaseSpec
-from ci.diagnosis.experiments import Operator
+from ci.diagnosis.experiments import Operator, RunPart
 from ci.models.schemes import ONNX
 from provisioning.files import write_whole
 
+T = TypeVar("T")
 MOST_SETS = 12  # of a part: those that are judged, and those for calibration
 PART, FUNCTION = "part", "make_part"
 SOURCE = '''\
@@ -98,10 +99,11 @@ class Subjects:
         judged = (*model.evaluation, *model.calibration)[:MOST_SETS]
         return localise_torch.make_division(plain_module, plain_module, judged)
 
-    def write_part(self, operators: Sequence[str], folder: Path, *, returns_all: bool) -> str:
-        """Write a part with its inputs to a folder, and return its reference. No operators stand
-        for all of them."""
-        division = self.divide()
+    def write_part(self, form: RunPart, folder: Path) -> str:
+        """Write a part in the form of an experiment with its inputs to a folder, and return its
+        reference. No operators stand for all of them. Raises ValueError if there is no such
+        form."""
+        division, operators, returns_all = self.divide(), form.part, form.returns_all
         names = [name for name in division.operators if name in {*operators} or not operators]
         read_inside = {read for name in names for read in division.find_inputs(name)}
         last = [
@@ -114,31 +116,54 @@ class Subjects:
         cut = Cut(tuple(names), tuple(outputs))
         folder.mkdir(parents=True, exist_ok=True)
         if self.is_onnx:
-            return self._write_onnx(division, cut, folder)
-        return self._write_torch(division, cut, folder)
+            return self._write_onnx(division, cut, folder, form)
+        return self._write_torch(division, cut, folder, form)
 
     @staticmethod
-    def _write_onnx(division: Division, cut: Cut, folder: Path) -> str:
+    def _write_onnx(division: Division, cut: Cut, folder: Path, form: RunPart) -> str:
         import numpy as np
+        import onnx
 
         from ci.audit.localise_onnx import write_file
+        from ci.graphs.onnx_file import infer
+        from ci.graphs.onnx_part import resize
+        from ci.mend.onnx_rewrites.functions import inline_operators
 
         path = folder / f"{PART}{ONNX.suffix}"
-        source = write_file(division, cut, path)
-        np.savez(path.with_suffix(".npz"), *map(np.stack, zip(*source.evaluation, strict=True)))
+        sets = [*write_file(division, cut, path).evaluation]
+        if form.decomposed:
+            model = infer(onnx.load(path))
+            if not inline_operators(model, [form.decomposed]):
+                raise ValueError(f"ONNX has no definition of {form.decomposed}")
+            onnx.save(model, path)
+        if form.doubled:
+            sets = [tuple(map(np.concatenate, zip(*pair, strict=True))) for pair in pair_up(sets)]
+            resize(path, sets[0])
+        np.savez(path.with_suffix(".npz"), *map(np.stack, zip(*sets, strict=True)))
         return str(path)
 
     @staticmethod
-    def _write_torch(division: Division, cut: Cut, folder: Path) -> str:
+    def _write_torch(division: Division, cut: Cut, folder: Path, form: RunPart) -> str:
         import torch
 
         from ci.audit.localise_torch import write_module
+        from ci.graphs.torch_part import decompose
 
         module, sets = write_module(division, cut)
+        if form.decomposed:
+            module = decompose(module, sets[0], form.decomposed)
+        if form.doubled:
+            sets = [tuple(map(torch.cat, zip(*pair, strict=True))) for pair in pair_up(sets)]
+            module(*sets[0])  # a shape that is written into the part fits no other size
         path = folder / f"{PART}.py"
         write_whole(path, SOURCE.encode())
         torch.save((module, sets), path.with_suffix(".pt"))
         return f"{path}:{FUNCTION}"
+
+
+def pair_up(sets: Sequence[T]) -> list[tuple[T, T]]:
+    """Return each sample with the next one."""
+    return [*zip(sets, (*sets[1:], sets[0]), strict=True)]
 
 
 def is_read_outside(division: Division, name: str, names: Sequence[str]) -> bool:

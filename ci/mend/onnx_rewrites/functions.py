@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from copy import deepcopy
 
 import onnx
@@ -24,8 +25,13 @@ OLDEST_OPSET = 18  # the oldest for which onnx 1.23 has all definitions
 
 def inline_functions(model: onnx.ModelProto) -> tuple[Change, ...]:
     """Replace operators that QNN's provider does not take by their definition in ONNX."""
+    return inline_operators(model, DEFINED)
+
+
+def inline_operators(model: onnx.ModelProto, operators: Sequence[str]) -> tuple[Change, ...]:
+    """Replace operators by their definition in ONNX, if they have one."""
     own_nodes = [node for node in model.graph.node if node.domain in ("", "ai.onnx")]
-    defined_nodes = [node for node in own_nodes if node.op_type in DEFINED]
+    defined_nodes = [node for node in own_nodes if node.op_type in operators]
     if not defined_nodes:
         return ()
     inlined = deepcopy(model)
@@ -38,7 +44,7 @@ def inline_functions(model: onnx.ModelProto) -> tuple[Change, ...]:
                 form = initializer.data_type, [*initializer.dims]
                 port = helper.make_tensor_value_info(initializer.name, *form)
                 inlined.graph.value_info.append(port)
-        names = [("", name) for name in DEFINED]
+        names = [("", name) for name in operators]
         inlined = inliner.inline_selected_functions(inlined, names, inline_schema_functions=True)
     except (RuntimeError, version_converter.ConvertError):
         return ()  # another operator of the model cannot be converted, or a type is unknown

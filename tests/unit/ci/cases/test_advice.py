@@ -720,7 +720,7 @@ def test_what_was_tried_is_shown_of_a_case_that_exceeds_a_limit_in_each_lane(
         (
             "gt_1",
             Scheme.A8W8,
-            Suspicion(Result(cpu_nodes=3), ("gt_1", "gt", "net.py:7"), finer="16a8w"),
+            Suspicion(Result(cpu_nodes=3), ("gt_1", "gt", "net.py:7"), finer="16a8w", wider="fp16"),
         ),
     ],
 )

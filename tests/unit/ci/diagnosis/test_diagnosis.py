@@ -65,6 +65,8 @@ def choose(name: str, *cures: str, at: int = 9) -> RemedyChoice:
     )
 
 
+# Of a part of two operators for which nothing else was found
+FORMS = ["2 doubled", "2 add defined"]
 A, B, C = choose("a"), choose("b", "fault-b"), choose("c")
 
 
@@ -108,7 +110,9 @@ class Laboratory:
             return self.second
         assert isinstance(experiment, RunPart)
         change = "all" if experiment.returns_all else " ".join(experiment.remedies)
-        change = experiment.scheme or change
+        change = f"{experiment.operator} {experiment.scheme}".strip() or change
+        change = f"{experiment.decomposed} defined" if experiment.decomposed else change
+        change = "doubled" if experiment.doubled else change
         key = f"{len(experiment.part)} {change}".strip() if experiment.part else change
         self.experiments.append(key)
         return (self.parts if experiment.part else self.whole_results).get(key, WRONG)
@@ -241,6 +245,84 @@ def test_operators_that_are_right_if_their_results_are_returned_are_computed_tog
     )
 
 
+MIXED = [*CHAIN[:9], structs.replace(CHAIN[9], kind="mul"), *CHAIN[10:]]
+OF_MIXED = "the part (add [net.py:8], mul [net.py:9]) has 18.6 dB, and 68.9 dB"
+UNEXAMINED = ["2", "2 a", "2 all", "2 16a8w"]
+TOO_COARSE = "less accurately than the bits of the scheme allow"
+
+
+@pytest.mark.parametrize(
+    ("parts", "experiments", "text"),
+    [
+        # Of operators that need more bits, the one that does.
+        (
+            {"2 16a8w": RIGHT, "2 mul 16a8w": RIGHT},
+            ["2 add 16a8w", "2 mul 16a8w"],
+            f"QNN computes mul {TOO_COARSE} (proven: {OF_MIXED} with mul in 16a8w)",
+        ),
+        # One is not enough, the time is up, or it is refused: all of them.
+        (
+            {"2 16a8w": RIGHT, "2 add 16a8w": LITTLE},
+            ["2 add 16a8w", "2 mul 16a8w"],
+            f"QNN computes these operators {TOO_COARSE} (proven: {OF_MIXED} in 16a8w)",
+        ),
+        (
+            {"2 16a8w": RIGHT, "2 add 16a8w": LATE},
+            ["2 add 16a8w"],
+            f"QNN computes these operators {TOO_COARSE} (proven: {OF_MIXED} in 16a8w)",
+        ),
+        # More bits do not help, but floats do.
+        (
+            {"2 fp16": RIGHT, "2 add fp16": REFUSED, "2 mul fp16": GREEN},
+            ["2 fp16", "2 add fp16", "2 mul fp16"],
+            f"QNN computes these operators {TOO_COARSE} (proven: {OF_MIXED} in fp16)",
+        ),
+        # Another size, or an operator's definition.
+        (
+            {"2 fp16": DIES, "2 doubled": RIGHT},
+            ["2 fp16", "2 doubled"],
+            (
+                "QNN computes these operators wrongly in this size (proven:"
+                f" {OF_MIXED} with two samples as one input)"
+            ),
+        ),
+        (
+            {"2 doubled": HANGS, "2 mul defined": RIGHT},
+            ["2 fp16", "2 doubled", "2 add defined", "2 mul defined"],
+            (
+                "QNN computes mul wrongly as one operator (proven:"
+                f" {OF_MIXED} with mul as its definition)"
+            ),
+        ),
+        # Green without a gain proves nothing.
+        (
+            {"2 fp16": GREEN, "2 doubled": GREEN, "2 add defined": GREEN},
+            ["2 fp16", "2 doubled", "2 add defined", "2 mul defined"],
+            (
+                "no experiment shows the cause: the part (add [net.py:8], mul [net.py:9]) has 18.6"
+                f" dB; tried: a (18.6 dB); {KEPT}"
+            ),
+        ),
+        (
+            {"2 fp16": LATE},
+            ["2 fp16"],
+            (
+                "no experiment shows the cause: the part (add [net.py:8], mul [net.py:9]) has 18.6"
+                f" dB; tried: a (18.6 dB); {TOO_LATE}; {KEPT}"
+            ),
+        ),
+    ],
+)
+def test_a_part_without_a_remedy_is_examined_in_other_types_sizes_and_forms(
+    parts: Mapping[str, Result], experiments: list[str], text: str
+) -> None:
+    laboratory = Laboratory([A], {}, parts, MIXED)
+    suspicion = replace(LARGE, first=("op9", "mul", "net.py:9"), finer="16a8w", wider="fp16")
+    (cause,) = advise_on_diagnosis(laboratory.run(suspicion)).causes
+    assert laboratory.experiments == [*UNEXAMINED, *experiments]
+    assert cause.text == text
+
+
 @pytest.mark.parametrize("first", [("op3", "add", "net.py:3"), ("", "", "")])
 def test_of_a_small_model_that_nothing_cures_the_smallest_wrong_part_is_found(
     first: tuple[str, str, str],
@@ -258,7 +340,7 @@ def test_of_a_small_model_that_nothing_cures_the_smallest_wrong_part_is_found(
     [
         ({"2 c": RIGHT}, ["2", "2 b", "2 c", "c"], ["c"]),
         ({"2 b": RIGHT}, ["2", "2 b", "b"], ["b"]),
-        ({}, ["2", "2 b", "2 c", "2 all"], []),
+        ({}, ["2", "2 b", "2 c", "2 all", *FORMS], []),
         ({"2 c": LATE}, ["2", "2 b", "2 c"], []),
     ],
 )
@@ -674,10 +756,10 @@ OTHERS = Change("wider ranges", "ranges clip", RIGHT)
         (
             Smallest((), LITTLE),
             {},
-            ["2", "2 b", "2 a", "2 all", "search in 2"],
+            ["2", "2 b", "2 a", "2 all", "search in 2", *FORMS],
             "",
         ),
-        (None, {}, ["2", "2 b", "2 a", "2 all", "search in 2"], ""),
+        (None, {}, ["2", "2 b", "2 a", "2 all", "search in 2", *FORMS], ""),
         # The time was up before.
         (Smallest(ONE, WRONG), {"2 b": LATE}, ["2", "2 b"], ""),
     ],
@@ -695,7 +777,8 @@ def test_a_remedy_that_was_tried_on_two_parts_is_listed_once() -> None:
     laboratory = Laboratory([A, B], {}, {"1 a": LITTLE}, smallest=Smallest(ONE, WRONG))
     diagnosis = laboratory.run(SEARCHED)
     first = ["2", "2 b", "2 a", "2 all", "search in 2"]
-    assert laboratory.experiments == [*first, "1", "1 b", "1 a", "1 a b"]
+    last = ["1 doubled", "1 add defined"]
+    assert laboratory.experiments == [*first, "1", "1 b", "1 a", "1 a b", *last]
     tried = [
         ([remedy.name for remedy in trial.remedies], trial.result) for trial in diagnosis.tried
     ]
@@ -753,7 +836,7 @@ AS_WRITTEN = "QNN does not take these operators as they are written"
         # Outputs of a program prove nothing if as many nodes stay on the CPU.
         (
             {"2": ON_CPU, "2 b": ON_CPU, "2 a": REFUSED, "2 16a8w": ON_CPU},
-            ["2", "2 b", "2 a", "2 16a8w"],
+            ["2", "2 b", "2 a", "2 16a8w", *FORMS],
             f"{NO_CHANGE}: {TWO}; tried: b (2 nodes on the CPU), a ({NO_NODE}); {KEPT}",
         ),
         # One that is known for wrong numbers gives no reason.
@@ -780,7 +863,7 @@ AS_WRITTEN = "QNN does not take these operators as they are written"
         ),
         (
             {"2": ON_CPU, "2 b": SPOILT, "2 a": FEWER_SPOILT, "2 16a8w": SPOILT},
-            ["2", "2 b", "2 a", "2 16a8w"],
+            ["2", "2 b", "2 a", "2 16a8w", *FORMS],
             (
                 f"{NO_CHANGE}: {TWO}; tried: b (none, but wrong outputs), a (1 node on the CPU and"
                 f" wrong outputs); {KEPT}"
@@ -831,7 +914,7 @@ def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
     [
         # Where the first wrong layer shows nothing, the one with most of the error may.
         ({"3": WRONG, "3 b": RIGHT}, ["2", "2 a", "2 all", "3", "3 b", "b"], ["b"]),
-        ({"3": WRONG}, ["2", "2 a", "2 all", "3", "3 b", "3 all"], []),
+        ({"3": WRONG}, ["2", "2 a", "2 all", "3", "3 b", "3 all", *FORMS], []),
         # It does not matter where the first one shows the cause.
         ({"2 a": RIGHT}, ["2", "2 a", "a"], ["a"]),
     ],
@@ -904,7 +987,7 @@ IN_VAIN = ", ".join(f"{name} ({ALIKE.failure})" for name in VAIN)
         (
             VAIN,
             {"2": ALIKE, "2 d": DIES, "2 16a8w": ALIKE},
-            ["b", "a", "c", "2", "2 d", "2 16a8w"],
+            ["b", "a", "c", "2", "2 d", "2 16a8w", *FORMS],
             (
                 f"no experiment shows the cause: {PART} has no outputs; tried: {IN_VAIN}, d (the"
                 f" process died: SIGSEGV); {KEPT}"
