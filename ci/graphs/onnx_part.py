@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -114,10 +113,9 @@ def change_scales(
     model.graph.node.extend(nodes)
 
 
-def resize(path: Path, inputs: Sequence[Array]) -> None:
-    """Give the inputs of a file the shapes of these arrays. A shape that is written into the file
-    may not fit them: then the file cannot be run."""
-    model = onnx.load(path)
+def resize(model: onnx.ModelProto, inputs: Sequence[Array]) -> None:
+    """Give the inputs of a model the shapes of these arrays. A shape that is written into the model
+    may not fit them: then it cannot be run."""
     for port, array in zip(model.graph.input, inputs, strict=True):
         shape = port.type.tensor_type.shape
         del shape.dim[:]
@@ -126,4 +124,4 @@ def resize(path: Path, inputs: Sequence[Array]) -> None:
     del model.graph.value_info[:]
     for port in model.graph.output:
         port.type.tensor_type.ClearField("shape")
-    onnx.save(infer(model), path)
+    infer(model)

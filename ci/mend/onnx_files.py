@@ -17,9 +17,12 @@ from numpy.lib.format import write_array
 from onnx import inliner, numpy_helper
 from onnx.external_data_helper import set_external_data
 
+from ci.graphs.graph import Array
 from ci.graphs.onnx_file import infer
+from ci.graphs.onnx_part import resize
 from ci.graphs.onnx_session import open_reference
 from ci.mend.onnx_rewrites.folding import drop_unused, fold_rounds
+from ci.mend.onnx_rewrites.functions import inline_operators
 from ci.mend.rewrite import EXTERNAL, ONNX, SAMPLES, Change, find_rewrite, require_changes
 from ci.onnx.models import (
     Shapes,
@@ -196,3 +199,13 @@ def free_batch(graph: onnx.GraphProto, peer: onnx.GraphProto) -> bool:
         sizes[differs] = 0 if -1 in sizes else -1
         initializer.CopyFrom(numpy_helper.from_array(sizes, initializer.name))
     return True
+
+
+def change_form(path: Path, decomposed: str, inputs: Sequence[Array]) -> None:
+    """Give a file the shapes of these inputs, and write an operator as its definition in ONNX,
+    unless it is empty. Raises ValueError if it has none."""
+    model = onnx.load(path)
+    resize(model, inputs)
+    if decomposed and not inline_operators(model, [decomposed]):
+        raise ValueError(f"ONNX has no definition of {decomposed}")
+    onnx.save(model, path)

@@ -122,23 +122,16 @@ class Subjects:
     @staticmethod
     def _write_onnx(division: Division, cut: Cut, folder: Path, form: RunPart) -> str:
         import numpy as np
-        import onnx
 
         from ci.audit.localise_onnx import write_file
-        from ci.graphs.onnx_file import infer
-        from ci.graphs.onnx_part import resize
-        from ci.mend.onnx_rewrites.functions import inline_operators
+        from ci.mend.onnx_files import change_form
 
         path = folder / f"{PART}{ONNX.suffix}"
         sets = [*write_file(division, cut, path).evaluation]
-        if form.decomposed:
-            model = infer(onnx.load(path))
-            if not inline_operators(model, [form.decomposed]):
-                raise ValueError(f"ONNX has no definition of {form.decomposed}")
-            onnx.save(model, path)
         if form.doubled:
             sets = [tuple(map(np.concatenate, zip(*pair, strict=True))) for pair in pair_up(sets)]
-            resize(path, sets[0])
+        if form.doubled or form.decomposed:
+            change_form(path, form.decomposed, sets[0])
         np.savez(path.with_suffix(".npz"), *map(np.stack, zip(*sets, strict=True)))
         return str(path)
 
