@@ -51,7 +51,10 @@ _LINES = {
         re.MULTILINE,
     ),
     # Termux is an app in which people use a shell.
-    Place.DEVICE: re.compile(r"/data/local/tmp|/vendor/lib|cdsprpcd\b|/com\.termux/"),
+    # Only Android's loader of programs, which an app is not, "cannot link" one.
+    Place.DEVICE: re.compile(
+        r"/data/local/tmp|/vendor/lib|cdsprpcd\b|/com\.termux/|\bcannot link executable\b"
+    ),
     # The SDK's directories, triplets, wheels and `uname -m`.
     Place.BOARD: re.compile(r"aarch(?!(?:-\w+)*-windows|linux\b)"),
     Place.WINDOWS: re.compile(

@@ -670,6 +670,13 @@ def test_an_exception_that_no_rule_knows_is_shown_with_the_line_that_raised_it(
     )
 
 
+def test_a_library_that_a_program_on_android_lacks_is_to_be_pushed() -> None:
+    lacking = 'library "libQnnHtp.so" not found: needed by main executable'
+    (cause,) = explain_text(f'CANNOT LINK EXECUTABLE "./app": {lacking}\n', RULES).causes
+    assert (cause.rule, cause.place) == ("qnn-library-missing", Place.DEVICE)
+    assert cause.fix.startswith("push the library in the line")
+
+
 @pytest.mark.parametrize(
     ("lines", "detail"),
     [

@@ -313,3 +313,11 @@ def test_an_app_lacks_the_runtime_if_each_module_with_packages_excludes_it(
 ) -> None:
     builds = {":app": parse(f"api(project(':npu')); {app}"), ":npu": parse(npu)}
     assert join_modules(":app", builds).drops_runtime is expected
+
+
+@pytest.mark.parametrize("name", ["qnn", "litert", "executorch", "qnn.-"])
+def test_a_coordinate_as_long_as_a_build_file_may_be_is_read(name: str) -> None:
+    """An expression that tries each place of the name does not end: it needs 10 ** 12 steps."""
+    most = MAX_BYTES // len(name) - 100
+    build = parse(f'dependencies {{ implementation "a:{name * most}!" }}')
+    assert build.packages == ()
