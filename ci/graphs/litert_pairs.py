@@ -304,6 +304,25 @@ def pair_values(
     return _Pairing(quantized, plain, samples).run()
 
 
+def has_other_layers(
+    quantized: Side, plain: Side, samples: tuple[Sequence[Array], Sequence[Array]]
+) -> bool:
+    """Return whether the quantized model has layers with quantized weights, and none of them
+    computes a value of the float model. Operators without weights, such as a transpose of the
+    input, are the same in any state of a net. ``samples`` are as in pair_values."""
+    pairing = _Pairing(quantized, plain, samples)
+    pairing.run()
+    layers = [
+        call
+        for call in pairing.calls
+        if (number := find_layer_weights(quantized, call)) >= 0
+        and read_levels(quantized.tensors[number])
+    ]
+    return bool(layers) and pairing.values.keys().isdisjoint(
+        number for layer in layers for number in layer.results
+    )
+
+
 def list_rounded(
     quantized: Side, plain: Side, samples: tuple[Sequence[Array], Sequence[Array]]
 ) -> list[Rounded]:

@@ -11,7 +11,7 @@ from ci.cases.spec import CaseSpec
 from ci.graphs.channels_first import put_channels_first
 from ci.graphs.litert_file import BEFORE_ACTIVATION, list_entries, read_model
 from ci.graphs.litert_float import mix_floats
-from ci.graphs.litert_pairs import Side, find_counterparts
+from ci.graphs.litert_pairs import Side, find_counterparts, has_other_layers
 from ci.graphs.litert_program import LitertProgram, name_method
 from ci.graphs.litert_reader import COMPUTED, LitertGraph
 from ci.graphs.litert_session import Reference
@@ -56,6 +56,7 @@ class MixableLitert:
         float_sets = restore_sets(self.judged, float_model, [float_entry])
         counterparts = find_counterparts(self.quantized, self.plain, (sets[0], float_sets[0]))
         self.graph = parse_whole(source.data)
+        self.is_of_other = has_other_layers(self.quantized, self.plain, (sets[0], float_sets[0]))
         self.drifted = [
             self.graph.names[each.results[0][0]] for each in counterparts if each.is_drifted
         ]
@@ -132,7 +133,7 @@ def open_quantized(spec: CaseSpec, rewrites: Sequence[str] = ()) -> MixableLiter
         )
     require_single_entry(name, read_model(read_litert(Path(spec.reference))))
     model = MixableLitert(load_litert(spec), rewrites)
-    if not model.counterparts:
+    if not model.counterparts or model.is_of_other:
         float_name = Path(spec.source.float_model).name
         raise describe_mismatch(
             float_name,

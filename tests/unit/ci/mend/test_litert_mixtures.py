@@ -123,9 +123,29 @@ def draw_weights(seed: int) -> Array:
 
 FIRST, SECOND = draw_weights(5)
 TRAINED = [FIRST, SECOND] + 0.1 * draw_weights(6)
+
+
+def make_transposed(weights: Array) -> Callable[[Net], None]:
+    """A linear layer behind a transpose."""
+
+    def make(net: Net) -> None:
+        x = net.add_tensor((8, 4), "x")
+        order = net.add_constant(np.array([1, 0], np.int32))
+        turned = net.call("TRANSPOSE", (x, order), (4, 8), "TransposeOptions")
+        value = net.add_linear(turned, (4, 8), 8)
+        net.store(int(net.operators[-1].inputs[1]), weights.astype(np.float32))
+        net.end([x], [value])
+
+    return make
+
+
 STATES = {  # the quantized and the float net, the operators that are paired, and those only about
     "the same state": (make_layers(FIRST, SECOND), make_layers(FIRST, SECOND), "layer0 layer1", ""),
     "another state": (make_layers(*draw_weights(6)), make_layers(FIRST, SECOND), "", ""),
+    "another state behind what has no weights": (
+        *(make_transposed(SECOND), make_transposed(FIRST)),
+        *("", ""),
+    ),
     "layers exchanged": (make_layers(SECOND, FIRST), make_layers(FIRST, SECOND), "", ""),
     "one other layer": (make_layers(FIRST, FIRST), make_layers(FIRST, SECOND), "layer0", ""),
     "training with quantization": (
