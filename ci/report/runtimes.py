@@ -409,7 +409,9 @@ def describe_better(group: Group) -> Iterator[str]:
             if row.is_proven:
                 rows_by_remedy.setdefault(row.remedy, []).append(row)
         for remedy, rows in rows_by_remedy.items():
-            yield f"{join_labels(rows)}: a proven cure: {remedy}"
+            # Of a model that was refused, such as for its inputs, nothing was wrong on the NPU.
+            was_compiled = any(row.faults or row.size_bytes is not None for row in rows)
+            yield f"{join_labels(rows)}: {'a proven cure' if was_compiled else 'fix'}: {remedy}"
         return
     limits = [row.low_ms for row in group.green if row.low_ms is not None]
     faster = [row for row in red if limits and row.longest_ms < min(limits)]

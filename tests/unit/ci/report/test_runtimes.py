@@ -236,6 +236,16 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             " 8a8w: a proven cure: expand it"
         ),
     ),
+    "a model that all refuse": (
+        {
+            "executorch": [make_case("fp16", status=RED, size=None, sqnr_db=None, remedy="a")],
+            "litert": [make_case("fp16", status=RED, size=None, sqnr_db=None, remedy="a")],
+        },
+        (
+            "no row passed (ExecuTorch fp16, LiteRT fp16: fp16 is wrong); ExecuTorch fp16, LiteRT"
+            " fp16: fix: a"
+        ),
+    ),
     "all red, some with proven cures": (
         {
             "executorch": [
