@@ -290,6 +290,7 @@ class Reasons:
             divides=is_refused or finding.question is Question.FAITHFUL,
             finer=finer.value if finer else "",
             wider=Scheme.FP16.value if self.facts.spec.scheme.quantized else "",
+            in_float16=not (is_refused or self.facts.spec.scheme.quantized),
         )
 
     def suspect_cpu(self) -> Suspicion:

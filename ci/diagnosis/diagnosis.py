@@ -57,6 +57,7 @@ class Suspicion:
     divides: bool = True  # whether parts can show the error, and not only the whole model
     finer: str = ""
     wider: str = ""
+    in_float16: bool = False  # whether numbers may be beyond the range of the type
     searches: bool = False
     repeats: bool = False  # whether chance may have ended the process, so that it is run again
     exceeded: bool = False
@@ -506,7 +507,7 @@ def try_forms(diagnosis: Diagnosis, experiments: Sequence[RunPart]) -> Steps:
         if result.failure == TIME_IS_UP:
             return replace(diagnosis, ended=TIME_IS_UP)
         if result.is_right and gains(result, diagnosis.before):
-            has_form = experiment.doubled or experiment.decomposed
+            has_form = experiment.doubled or experiment.decomposed or experiment.shrunk
             return replace(
                 diagnosis,
                 after=result,
@@ -519,15 +520,16 @@ def try_forms(diagnosis: Diagnosis, experiments: Sequence[RunPart]) -> Steps:
 
 
 def examine_last(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
-    """Find out more of a part than that it is wrong: whether it is right in float, with inputs of
-    another size, or with an operator as its definition. Of one that is right with more bits,
-    whether one operator needs them: more is proven of one."""
+    """Find out more of a part than that it is wrong: whether it is right in float, with smaller
+    numbers, with inputs of another size, or with an operator as its definition. Of one that is
+    right with more bits, whether one operator needs them: more is proven of one."""
     names = tuple(operator.name for operator in diagnosis.part)
     kinds = [*dict.fromkeys(operator.kind for operator in diagnosis.part)][:MOST_OPERATORS]
     if not names or diagnosis.ended or diagnosis.is_only_of_part:
         return diagnosis
     if not diagnosis.is_proven:
         experiments = [RunPart(names, scheme=suspicion.wider)] if suspicion.wider else []
+        experiments += [RunPart(names, shrunk=True)] if suspicion.in_float16 else []
         experiments.append(RunPart(names, doubled=True))
         experiments += [RunPart(names, decomposed=kind) for kind in kinds]
         diagnosis = yield from try_forms(diagnosis, experiments)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 WHOLE: tuple[str, ...] = ()  # the operators of a part that is the whole model
 TIME_IS_UP = "the time for experiments is up"
+SHRINK = 64  # a power of 2, so that only the exponents change
 
 
 class Operator(Struct, frozen=True):
@@ -87,8 +88,8 @@ class RunPart:
     applied; of the whole model if the part is WHOLE. With ``returns_all``, the program also returns
     the results inside of the part. ``scheme`` is another one than the case's, or empty; with an
     ``operator``, only operators of this kind have it. An operator ``decomposed`` is written with
-    those of its definition, and with ``doubled``, two samples are one input. The answer is a
-    Result."""
+    those of its definition, and with ``doubled``, two samples are one input. With ``shrunk``, the
+    numbers that the part reads are divided by SHRINK. The answer is a Result."""
 
     part: tuple[str, ...]
     remedies: tuple[str, ...] = ()
@@ -97,6 +98,7 @@ class RunPart:
     operator: str = ""
     decomposed: str = ""
     doubled: bool = False
+    shrunk: bool = False
 
 
 class Change(Struct, frozen=True):

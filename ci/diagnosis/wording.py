@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ci.diagnosis.diagnosis import Diagnosis, loses
-from ci.diagnosis.experiments import TIME_IS_UP, RemedyChoice, Result, RunPart
+from ci.diagnosis.experiments import SHRINK, TIME_IS_UP, RemedyChoice, Result, RunPart
 from ci.facts.finding import ANSWERS, NO_ADVICE, Advice, Cause, Certainty, Proof, advise
 from ci.facts.kinds import NOISE
+from ci.models.rounding import FLOAT16_MAX
 from ci.models.schemes import Scheme
 from ci.report.text import count
 
@@ -52,6 +53,8 @@ def describe_form(form: RunPart) -> str:
     """Return another form of a part in words, such as ``with softmax as its definition``."""
     if form.doubled:
         return "with two samples as one input"
+    if form.shrunk:
+        return f"with the numbers that it reads divided by {SHRINK}"
     return f"with {form.decomposed} as its definition"
 
 
@@ -156,6 +159,10 @@ def advise_on_forms(diagnosis: Diagnosis, proof: str) -> Advice | None:
         if is_untaken:
             cause = f"QNN does not take {form.decomposed} as one operator"
         fix = f"write {form.decomposed} with the operators of its definition"
+    elif form and form.shrunk:
+        cause = "QNN computes these operators wrongly with numbers as large as these: float16 holds"
+        cause += f" numbers up to {FLOAT16_MAX:g}"
+        fix = "scale what they read, as by a constant factor that a norm behind them removes again"
     elif form:
         cause = "QNN computes these operators wrongly in this size"
         if is_untaken:

@@ -556,7 +556,7 @@ def describe(experiment: RunPart) -> str:
     change = f" with {' and '.join(experiment.remedies)}" if experiment.remedies else ""
     change += f" with {experiment.operator}" if experiment.operator else ""
     change += f" in {experiment.scheme}" if experiment.scheme else ""
-    if experiment.doubled or experiment.decomposed:
+    if experiment.doubled or experiment.decomposed or experiment.shrunk:
         change += f" {describe_form(experiment)}"
     return f"run {subject}{change}"
 

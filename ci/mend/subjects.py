@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ci.audit.localise_graph import Division
 from ci.audit.localise_search import Cut
 from ci.cases.spec import CaseSpec
-from ci.diagnosis.experiments import Operator, RunPart
+from ci.diagnosis.experiments import SHRINK, Operator, RunPart
 from ci.models.schemes import ONNX
 from provisioning.files import write_whole
 
@@ -128,6 +128,8 @@ class Subjects:
 
         path = folder / f"{PART}{ONNX.suffix}"
         sets = [*write_file(division, cut, path).evaluation]
+        if form.shrunk:
+            sets = [tuple(map(shrink, inputs)) for inputs in sets]
         if form.doubled:
             sets = [tuple(map(np.concatenate, zip(*pair, strict=True))) for pair in pair_up(sets)]
         if form.doubled or form.decomposed:
@@ -145,6 +147,8 @@ class Subjects:
         module, sets = write_module(division, cut)
         if form.decomposed:
             module = decompose(module, sets[0], form.decomposed)
+        if form.shrunk:
+            sets = [tuple(map(shrink, inputs)) for inputs in sets]
         if form.doubled:
             sets = [tuple(map(torch.cat, zip(*pair, strict=True))) for pair in pair_up(sets)]
             module(*sets[0])  # a shape that is written into the part fits no other size
@@ -152,6 +156,14 @@ class Subjects:
         write_whole(path, SOURCE.encode())
         torch.save((module, sets), path.with_suffix(".pt"))
         return f"{path}:{FUNCTION}"
+
+
+def shrink(tensor: T) -> T:
+    """Return numbers of a torch tensor or an array divided by SHRINK; others, such as indices, as
+    they are."""
+    values: Any = tensor
+    is_float = "float" in str(values.dtype)
+    return cast(T, values / SHRINK) if is_float else tensor
 
 
 def pair_up(sets: Sequence[T]) -> list[tuple[T, T]]:

@@ -113,6 +113,7 @@ class Laboratory:
         change = f"{experiment.operator} {experiment.scheme}".strip() or change
         change = f"{experiment.decomposed} defined" if experiment.decomposed else change
         change = "doubled" if experiment.doubled else change
+        change = "shrunk" if experiment.shrunk else change
         key = f"{len(experiment.part)} {change}".strip() if experiment.part else change
         self.experiments.append(key)
         return (self.parts if experiment.part else self.whole_results).get(key, WRONG)
@@ -321,6 +322,21 @@ def test_a_part_without_a_remedy_is_examined_in_other_types_sizes_and_forms(
     (cause,) = advise_on_diagnosis(laboratory.run(suspicion)).causes
     assert laboratory.experiments == [*UNEXAMINED, *experiments]
     assert cause.text == text
+
+
+def test_a_part_in_float16_is_examined_with_smaller_numbers() -> None:
+    laboratory = Laboratory([], {}, {"2 shrunk": RIGHT}, MIXED)
+    suspicion = replace(LARGE, first=("op9", "mul", "net.py:9"), in_float16=True)
+    advice = advise_on_diagnosis(laboratory.run(suspicion))
+    assert laboratory.experiments == ["2", "2 all", "2 shrunk"]
+    (cause,) = advice.causes
+    assert cause.text == (
+        "QNN computes these operators wrongly with numbers as large as these: float16 holds"
+        f" numbers up to 65504 (proven: {OF_MIXED} with the numbers that it reads divided by 64)"
+    )
+    assert [remedy.text for remedy in advice.remedies] == [
+        "scale what they read, as by a constant factor that a norm behind them removes again"
+    ]
 
 
 @pytest.mark.parametrize("first", [("op3", "add", "net.py:3"), ("", "", "")])
