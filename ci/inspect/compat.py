@@ -35,7 +35,7 @@ INFO_SINCE = "2.29.0"
 # of 2.37 and 2.49.40 read it at byte 4, where headers up to OLD_HEADERS have it.
 MOVED_SOC = {"2.47.0", "2.48.40", "2.50.40", "2.51.0"}
 OLD_HEADERS = "2.37"
-NO_RUNTIME = "no runtime was given"
+NO_RUNTIME = "--qnn-runtime was not given"
 
 
 class Verdict(str, Enum):

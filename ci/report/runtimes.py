@@ -505,6 +505,10 @@ def describe_no_difference(group: Group) -> str:
     """Return what a group without differences has instead of them."""
     if len({row.runtime for row in group.rows}) == 1:
         return "no other runtime judged this model"
+    compiled = {row.runtime for row in group.rows if row.cpu_nodes is not None}
+    if len(compiled) < 2:  # the sentence says why
+        names = [TITLES[name] for name in sorted(compiled)] or ["no runtime"]
+        return f"{'only ' if compiled else ''}{names[0]} compiled this model"
     # If none passed, the sentence says what is wrong with each.
     wrong = " or gets wrong" if group.green else ""
     return f"nothing that only one runtime leaves on the CPU{wrong}"

@@ -770,6 +770,22 @@ def test_a_model_that_one_runtime_judges_is_not_compared() -> None:
     assert card.lines == (("", "no other runtime judged this model"),)
 
 
+@pytest.mark.parametrize(
+    ("compiled", "text"),
+    [(1, "only ONNX Runtime compiled this model"), (0, "no runtime compiled this model")],
+)
+def test_what_stays_on_the_cpu_is_not_compared_if_only_one_runtime_compiled_the_model(
+    compiled: int, text: str
+) -> None:
+    case = make_case("fp16", status=RED, on_cpu=("DFT",))
+    refused = structs.replace(case, program=ProgramFacts())
+    cases = [*[case] * compiled, *[refused] * (3 - compiled)]
+    onnxruntime, executorch, litert = ([each] for each in cases)
+    report = compare(executorch=executorch, onnxruntime=onnxruntime, litert=litert)
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    assert card.lines[0] == ("", text)
+
+
 def test_a_known_fault_with_a_name_per_runtime_is_one_fault() -> None:
     def fail(fault: str) -> Case:
         case = make_case("fp16", NEAR, status=RED)
