@@ -126,6 +126,17 @@ class Diagnosis:
         return bool(self.cure and is_shown and self.cures_whole and has_outputs and is_rejected)
 
     @property
+    def spoilt(self) -> tuple[RemedyChoice, ...]:
+        """Return the first remedies with which no node is on the CPU and the outputs are wrong."""
+        if not self.before.cpu_nodes or self.is_proven:
+            return ()
+        for trial in self.tried:
+            is_taken = not (trial.result.failure or trial.result.cpu_nodes)
+            if is_taken and trial.result.is_wrong:
+                return trial.remedies
+        return ()
+
+    @property
     def is_only_of_part(self) -> bool:
         """Return whether the cure makes a part right whose error the whole model does not have: its
         outputs are as wrong with it. A product that is wrong if it is returned may be right if a
@@ -231,9 +242,10 @@ def diagnose(suspicion: Suspicion) -> Steps:
     if any(suspicion.worst) and not (diagnosis.is_proven or diagnosis.ended):
         diagnosis = yield from try_worst(diagnosis, suspicion, remedies)
     diagnosis = yield from examine_last(diagnosis, suspicion)
-    if diagnosis.leaves_wrong and not diagnosis.ended:
-        # The first reason of a refusal hides what is wrong with the outputs.
-        second = yield ExamineCured(tuple(remedy.name for remedy in diagnosis.cure))
+    cure = diagnosis.cure if diagnosis.leaves_wrong else diagnosis.spoilt
+    if cure and not diagnosis.ended:
+        # The first reason of a refusal, or of nodes on the CPU, hides another one.
+        second = yield ExamineCured(tuple(remedy.name for remedy in cure))
         diagnosis = replace(diagnosis, second=cast("Second | None", second))
     return (yield from keep_unknown(diagnosis, suspicion))
 

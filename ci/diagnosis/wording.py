@@ -205,6 +205,10 @@ def list_facts(diagnosis: Diagnosis) -> list[str]:
         facts.append(f"tried: {shorten_list(tried)}")
     elif not diagnosis.ended:
         facts.append("no known rewrite applies to it")
+    if diagnosis.second and diagnosis.spoilt:
+        names = " and ".join(remedy.name for remedy in diagnosis.spoilt)
+        causes = filter(None, (diagnosis.second.headline, diagnosis.second.cause))
+        facts.append(f"with {names}, the model is {': '.join(causes)}")
     if diagnosis.untried:
         left = [remedy.name for remedy in diagnosis.untried]
         facts.append(f"not tried: {shorten_list(left)}")

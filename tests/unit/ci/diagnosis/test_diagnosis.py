@@ -879,7 +879,7 @@ AS_WRITTEN = "QNN does not take these operators as they are written"
         ),
         (
             {"2": ON_CPU, "2 b": SPOILT, "2 a": FEWER_SPOILT, "2 16a8w": SPOILT},
-            ["2", "2 b", "2 a", "2 16a8w", *FORMS],
+            ["2", "2 b", "2 a", "2 16a8w", *FORMS, "examine with b"],
             (
                 f"{NO_CHANGE}: {TWO}; tried: b (none, but wrong outputs), a (1 node on the CPU and"
                 f" wrong outputs); {KEPT}"
@@ -944,6 +944,18 @@ def test_the_layer_with_most_of_the_error_is_tried_after_the_first_wrong_one(
     diagnosis = laboratory.run(replace(LARGE, worst=("op15", "add", "net.py:15")))
     assert laboratory.experiments == experiments
     assert [remedy.name for remedy in diagnosis.cure] == cure
+
+
+def test_what_makes_outputs_wrong_that_qnn_computes_alone_is_said_of_nodes_on_the_cpu() -> None:
+    second = Second("not faithful: wrong from matmul", "QNN rounds")
+    laboratory = Laboratory([B], {}, {"2": ON_CPU, "2 b": SPOILT}, second=second)
+    (cause,) = advise_on_diagnosis(laboratory.run(CPU)).causes
+    assert laboratory.experiments[-1] == "examine with b"
+    assert cause.certainty is Certainty.UNKNOWN
+    assert cause.text == (
+        f"{NO_CHANGE}: {TWO}; tried: b (none, but wrong outputs); with b, the model is not"
+        f" faithful: wrong from matmul: QNN rounds; {KEPT}"
+    )
 
 
 def replace_inputs(operator: Operator, *inputs: str) -> Operator:
