@@ -438,6 +438,8 @@ class Laboratory:
             make_remedy_job=lambda *_, **__: None,
         )
         inner = replace(setup, options=options, work=self.work / f"case-{self.count}")
+        if is_whole:  # the limits of its model, which the policy has by name
+            spec = replace(spec, model=self.spec.model)
         case = CaseRun(spec, inner).run().case
         result = read_result(case, self.finding.question, is_whole=is_whole)
         if result.is_refused and not is_refused_alike(self.finding, case, is_changed=is_changed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -235,6 +236,25 @@ def test_an_experiment_whose_worker_is_killed_answers_nothing_and_is_made_again(
     expected = Result(failure=stop.headline, is_refused=is_refused, is_fleeting=is_fleeting)
     assert result == expected
     assert is_lasting(result) is not is_fleeting
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_rewritten_model_has_the_limits_that_the_policy_has_for_it_and_a_part_has_not(
+    is_whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+
+    def start(spec: CaseSpec, _: Any) -> Any:
+        names.append(spec.model)
+        return SimpleNamespace(run=lambda: SimpleNamespace(case=make_case(WRONG)))
+
+    monkeypatch.setattr("ci.mend.experiments.CaseRun", start)
+    run = stand_in(Scheme.FP16, tmp_path)
+    run.setup = make_setup(tmp_path, engine=None, runner=None, pool=None)
+    laboratory = Laboratory(run, Experiments("torch", 40.0, 40.0), WRONG, math.inf)
+    changed = replace(laboratory.spec, model="another name")
+    laboratory.judge(changed, is_changed=True, is_whole=is_whole)
+    assert names == [laboratory.spec.model if is_whole else "another name"]
 
 
 NOW_S = 100.0
