@@ -574,7 +574,8 @@ class OperatorRule(Struct, frozen=True, forbid_unknown_fields=True):
     patterns for the operator's name and QNN's reason. The row applies to ``schemes`` (globs) and to
     ``socs``. If ``socs`` is empty, it applies to SoCs whose Hexagon version is lower than
     ``before_hexagon``, or to all SoCs if that is 0. ``mended_in`` is the package and version that
-    take the operator, if one does."""
+    take the operator, if one does, and ``mended_for`` which operators of this kind it takes, if not
+    all."""
 
     operator: str
     fix: str
@@ -585,6 +586,7 @@ class OperatorRule(Struct, frozen=True, forbid_unknown_fields=True):
     socs: tuple[str, ...] = ()
     before_hexagon: int = 0
     mended_in: str = ""
+    mended_for: str = ""
 
     def __post_init__(self) -> None:
         check_pattern(self.operator)
@@ -594,7 +596,9 @@ class OperatorRule(Struct, frozen=True, forbid_unknown_fields=True):
     def advice(self) -> Advice:
         """Return the cause and the remedy."""
         proof = Proof.PROVEN if self.proof else Proof.SUGGESTED
-        mended = f"; or use {self.mended_in} or newer, which takes it" if self.mended_in else ""
+        kinds = f"{self.mended_for}, " if self.mended_for else ""
+        mended = f"; or {kinds}use {self.mended_in} or newer, which takes it"
+        mended = mended if self.mended_in else ""
         return advise(self.why, f"{self.fix}{mended}", certainty=Certainty.KNOWN, proof=proof)
 
     def covers(self, scheme: str, soc: str) -> bool:

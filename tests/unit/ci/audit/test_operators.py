@@ -161,7 +161,7 @@ TF = "tf_half_pixel_for_nn"
         ("aten.index.Tensor", "a shape depends on the data: TypeError", "fp16", "SM8650", "mask"),
         ("aten.view_copy.default", "has incorrect Rank 6", "8a8w", "SM8650", "reshape to rank 4"),
         ("BatchNormalization", BATCH_NORM, "asis", "SM8650", "in float"),
-        ("Resize", f"coordinate_transformation_mode {TF}", "u8", "SM8650", "qnn 2.6.0 or newer"),
+        ("Resize", f"coordinate_transformation_mode {TF}", "u8", "SM8650", "floor, use onnxr"),
         ("Resize", f"Resize with {TF} only supports mode 'nearest'", "u8", "SM8650", "half_"),
         ("Resize", f"Resize with {TF} does not support nearest_mode", "u8", "SM8650", "asym"),
     ],
