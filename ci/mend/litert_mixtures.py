@@ -137,8 +137,10 @@ def open_quantized(spec: CaseSpec, rewrites: Sequence[str] = ()) -> MixableLiter
         float_name = Path(spec.source.float_model).name
         raise describe_mismatch(
             float_name,
-            f"no operator of {name} has the same operands, and the same weights up to rounding, as"
-            " one of it",
+            f"no layer of {name} has the same operands, and the same weights up to rounding, as one"
+            " of it"
+            if model.is_of_other
+            else f"no operator of {name} has the same operands as one of it",
         )
     return model
 
