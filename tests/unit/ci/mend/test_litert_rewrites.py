@@ -313,6 +313,9 @@ CHANGED = {
     "separate-activation": Row(
         "separate-activation", make_silu, "FULLY_CONNECTED TRANSPOSE LOGISTIC TRANSPOSE MUL"
     ),
+    "limit-before-activation": Row(
+        "limit-before-activation", make_silu, "FULLY_CONNECTED MAXIMUM LOGISTIC MUL"
+    ),
     "complement-by-sigmoid": Row(
         "complement-by-sigmoid", make_complement, "LOGISTIC NEG LOGISTIC MUL"
     ),

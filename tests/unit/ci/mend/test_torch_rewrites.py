@@ -504,8 +504,15 @@ ROWS: dict[str, list[Row]] = {
         (0, (4,), nn.Sequential(nn.Linear(4, 3), nn.Tanh())),
         (0, (2, 4), lambda x: torch.tanh(x * x)),
         (1, (2, 4), Body(lambda layer, x: torch.sigmoid(layer(x) * 3), nn.Linear(4, 3))),
+        (1, (2, 4), Body(lambda layer, x: torch.tanh(layer(x) / 30), nn.Linear(4, 3))),
+        (0, (2, 4), Body(lambda layer, x: torch.tanh(30 / layer(x)), nn.Linear(4, 3))),
         (0, (2, 4), Body(lambda layer, x: torch.sigmoid(layer(x) * x), nn.Linear(4, 4))),
         (0, (2, 4), lambda x: torch.sigmoid(x.abs() * 3)),
+    ],
+    "limit-before-activation": [
+        (1, (2, 4, 4), nn.Sequential(CONV, nn.Tanh())),
+        (1, (2, 4), Body(lambda layer, x: torch.tanh(layer(x) / 30), nn.Linear(4, 3))),
+        (0, (2, 4), lambda x: torch.tanh(x * x)),
     ],
     "complement-by-sigmoid": [
         (2, (2, 4), lambda x: (1 - x.sigmoid()) * torch.sub(1.0, torch.sigmoid(x * 2))),
