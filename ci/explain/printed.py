@@ -23,12 +23,12 @@ MOST_WAITING = 20  # commands, of which the lines may come next
 MOST_COMMANDS = 5000  # of a log are read; reading one takes about 0.2 ms
 LEAST_CHARS = 8  # of a text with variables, besides these
 MARKS = (
-    *(b"echo ", b"printf ", b"print(", b"console.log(", b"puts ", b"cat <<", b"+ cat\n"),
+    *(b"echo ", b"printf ", b"print(", b"print ", b"console.log(", b"puts ", b"cat <<", b"+ cat\n"),
     *(b"write-host ", b"write-output ", b"write-error ", b"write-warning "),
 )
 _SHOWN = re.compile(
-    r"(?P<head>(?:^|[^\n]{0,200}?[\s(@;|&>:-]))(?:(?P<shell>echo|printf)[ ]"
-    r"|(?P<powershell>(?i:Write-(?:Host|Output|Error|Warning)))[ ]|puts[ ]"
+    r"(?P<head>(?:^|[^\n]{0,200}?[\s(@;|&>:'\"-]))(?:(?P<shell>echo|printf|print(?= [\"'])) "
+    r"|(?P<powershell>(?i:Write-(?:Host|Output|Error|Warning))) |puts "
     r"|(?P<call>print|console\.log)(?=\())(?P<arguments>[^\n]*)"
 )
 _TRACE = re.compile(r"\++")
@@ -143,10 +143,11 @@ class Printed:
         self.is_run = line.startswith(("Run ", "Step ", "RUN ")) or bool(is_setting)
         texts = _list_texts(shown)
         if line.startswith("+"):
-            if shown["shell"] and _is_open(shown["arguments"]):
-                further_lines = _close(shown["arguments"], find_after())
+            arguments = _find_arguments(shown)
+            if shown["shell"] and _is_open(arguments):
+                further_lines = _close(arguments, find_after())
                 self.lines_left = len(further_lines)
-                texts = _list_shell_texts("\n".join((shown["arguments"], *further_lines)))
+                texts = _list_shell_texts("\n".join((arguments, *further_lines)))
             before = find_before()
             texts = [text for text in texts if not _is_found_out(text, line, before)]
         patterns = [*_make_patterns(texts, is_expanded=line.startswith("+"))]
@@ -176,15 +177,25 @@ def _make_patterns(texts: Sequence[str], *, is_expanded: bool = False) -> Iterat
             yield re.compile(_GAP.join(map(re.escape, parts)))
 
 
+def _find_arguments(shown: re.Match[str]) -> str:
+    """Return the arguments of a command, without the end of a quotation that it is in itself."""
+    arguments, mark = shown["arguments"], shown["head"][-1:]
+    if mark in ("'", '"') and mark in arguments:
+        return arguments[: arguments.rindex(mark)]
+    return arguments
+
+
 def _list_texts(shown: re.Match[str]) -> list[str]:
-    """Return what a command may print."""
+    """Return what a command may print. It may itself be the argument of another one, as in
+    ``bash -c "echo 'Error'"``."""
+    arguments = _find_arguments(shown)
     if shown["call"]:
-        return _list_call_texts(shown["arguments"])
+        return _list_call_texts(arguments)
     if shown["shell"] == "printf":
-        return _list_printf_texts(shown["arguments"])
+        return _list_printf_texts(arguments)
     if shown["powershell"]:
-        return _list_shell_texts(_PARAMETER.sub("", shown["arguments"]))
-    return _list_shell_texts(shown["arguments"])
+        return _list_shell_texts(_PARAMETER.sub("", arguments))
+    return _list_shell_texts(arguments)
 
 
 def _list_shell_texts(arguments: str) -> list[str]:
