@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from ci.diagnosis.experiments import (
+    NO_PART,
     TIME_IS_UP,
     WHOLE,
     Answer,
@@ -80,10 +81,10 @@ class Diagnosis:
     that was not tried. ``is_fused`` is whether the part is right if it returns the results inside
     of it, ``finer`` the scheme with more bits in which it is right, or empty, ``single`` the
     operator that needs these bits, if one suffices, ``form`` the other form of the part with which
-    it is right, and ``change`` the
-    change of its quantizers with which it is. ``second`` is what is wrong with the cured model, if
-    something is and was examined. ``ended`` is why the experiments stopped early, or
-    empty, and ``untried`` are the remedies that were left then."""
+    it is right, and ``change`` the change of its quantizers with which it is. ``examined`` are the
+    forms and schemes of the part that were run, with their results. ``second`` is what is wrong
+    with the cured model, if something is and was examined. ``ended`` is why the experiments stopped
+    early, or empty, and ``untried`` are the remedies that were left then."""
 
     before: Result
     part: tuple[Operator, ...] = ()
@@ -97,6 +98,7 @@ class Diagnosis:
     change: Change | None = None
     second: Second | None = None
     tried: tuple[Tried, ...] = ()
+    examined: tuple[tuple[RunPart, Result], ...] = ()
     reproducer: str = ""
     ended: str = ""
     untried: tuple[RemedyChoice, ...] = ()
@@ -518,6 +520,8 @@ def try_forms(diagnosis: Diagnosis, experiments: Sequence[RunPart]) -> Steps:
         result = cast(Result, (yield experiment))
         if result.failure == TIME_IS_UP:
             return replace(diagnosis, ended=TIME_IS_UP)
+        if result.failure != NO_PART:
+            diagnosis = replace(diagnosis, examined=(*diagnosis.examined, (experiment, result)))
         if result.is_right and gains(result, diagnosis.before):
             has_form = experiment.doubled or experiment.decomposed or experiment.shrunk
             return replace(

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 WHOLE: tuple[str, ...] = ()  # the operators of a part that is the whole model
 TIME_IS_UP = "the time for experiments is up"
+NO_PART = "the part cannot be cut out"
 SHRINK = 64  # a power of 2, so that only the exponents change
 
 

@@ -26,14 +26,13 @@ def describe_proof(diagnosis: Diagnosis) -> str:
     if change:
         change = f"with {change}"
     elif diagnosis.finer:
-        subject = f"with {diagnosis.single} " if diagnosis.single else ""
-        change = f"{subject}in {diagnosis.finer}"
+        change = describe_form(RunPart((), scheme=diagnosis.finer, operator=diagnosis.single))
     elif diagnosis.form:
         change = describe_form(diagnosis.form)
     elif diagnosis.change:
         change = f"with {diagnosis.change.title}"
     else:
-        change = "if it returns the results inside of it"
+        change = describe_form(RunPart((), returns_all=True))
     word = "proven" if diagnosis.after.is_right else "in part, proven"
     proof = f"{word}: {name_subject(diagnosis)} has {show_pair(diagnosis.before, diagnosis.after)}"
     proof = f"{proof} {change}"
@@ -51,6 +50,11 @@ def describe_proof(diagnosis: Diagnosis) -> str:
 
 def describe_form(form: RunPart) -> str:
     """Return another form of a part in words, such as ``with softmax as its definition``."""
+    if form.returns_all:
+        return "if it returns the results inside of it"
+    if form.scheme:
+        subject = f"with {form.operator} " if form.operator else ""
+        return f"{subject}in {form.scheme}"
     if form.doubled:
         return "with two samples as one input"
     if form.shrunk:
@@ -205,6 +209,12 @@ def list_facts(diagnosis: Diagnosis) -> list[str]:
         facts.append(f"tried: {shorten_list(tried)}")
     elif not diagnosis.ended:
         facts.append("no known rewrite applies to it")
+    if diagnosis.examined:
+        examined = [
+            f"{describe_form(form)} ({result.failure or show(result)})"
+            for form, result in diagnosis.examined
+        ]
+        facts.append(f"also run {', '.join(examined)}")
     if diagnosis.second and diagnosis.spoilt:
         names = " and ".join(remedy.name for remedy in diagnosis.spoilt)
         causes = filter(None, (diagnosis.second.headline, diagnosis.second.cause))

@@ -25,6 +25,7 @@ from ci.cases.pool import ABORTED
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion, advance, diagnose
 from ci.diagnosis.experiments import (
+    NO_PART,
     TIME_IS_UP,
     WHOLE,
     Answer,
@@ -366,7 +367,7 @@ class Laboratory:
         if experiment.part != WHOLE:
             opened = self.open_part(experiment)
             if opened is None:
-                return Result(failure="the part cannot be cut out")
+                return Result(failure=NO_PART)
             spec = opened
         if experiment.remedies:
             try:

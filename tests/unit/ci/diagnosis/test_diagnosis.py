@@ -67,6 +67,8 @@ def choose(name: str, *cures: str, at: int = 9) -> RemedyChoice:
 
 # Of a part of two operators for which nothing else was found
 FORMS = ["2 doubled", "2 add defined"]
+OTHER_FORMS = "with two samples as one input (18.6 dB), with add as its definition (18.6 dB)"
+RETURNING = "if it returns the results inside of it (18.6 dB)"
 A, B, C = choose("a"), choose("b", "fault-b"), choose("c")
 
 
@@ -301,7 +303,9 @@ TOO_COARSE = "less accurately than the bits of the scheme allow"
             ["2 fp16", "2 doubled", "2 add defined", "2 mul defined"],
             (
                 "no experiment shows the cause: the part (add [net.py:8], mul [net.py:9]) has 18.6"
-                f" dB; tried: a (18.6 dB); {KEPT}"
+                f" dB; tried: a (18.6 dB); also run {RETURNING}, in 16a8w (18.6 dB), in fp16"
+                " (18.7 dB), with two samples as one input (18.7 dB), with add as its definition"
+                f" (18.7 dB), with mul as its definition (18.6 dB); {KEPT}"
             ),
         ),
         (
@@ -309,7 +313,8 @@ TOO_COARSE = "less accurately than the bits of the scheme allow"
             ["2 fp16"],
             (
                 "no experiment shows the cause: the part (add [net.py:8], mul [net.py:9]) has 18.6"
-                f" dB; tried: a (18.6 dB); {TOO_LATE}; {KEPT}"
+                f" dB; tried: a (18.6 dB); also run {RETURNING}, in 16a8w (18.6 dB); {TOO_LATE};"
+                f" {KEPT}"
             ),
         ),
     ],
@@ -401,9 +406,10 @@ def test_an_unknown_cause_says_that_the_time_was_up_before_the_last_experiments(
     laboratory = Laboratory([A], {}, parts)
     (cause,) = advise_on_diagnosis(laboratory.run(replace(LARGE, finer="16a8w"))).causes
     assert laboratory.experiments == experiments
+    returning = f" also run {RETURNING};" if "2 16a8w" in experiments else ""
     assert cause.text == (
         "no experiment shows the cause: the part (add [net.py:8], add [net.py:9]) has 18.6 dB;"
-        f" tried: a (18.6 dB); {TOO_LATE}; reproducer: qnn/part.py"
+        f" tried: a (18.6 dB);{returning} {TOO_LATE}; reproducer: qnn/part.py"
     )
 
 
@@ -415,7 +421,8 @@ def test_an_unknown_cause_says_what_was_tried_and_where_the_part_is() -> None:
     assert cause.certainty is Certainty.UNKNOWN
     assert cause.text == (
         "no experiment shows the cause: the part (add [net.py:8], add [net.py:9]) has 18.6 dB;"
-        " tried: b (18.6 dB), a (the process died: SIGSEGV); reproducer: qnn/part.py"
+        f" tried: b (18.6 dB), a (the process died: SIGSEGV); also run {RETURNING}, {OTHER_FORMS};"
+        " reproducer: qnn/part.py"
     )
 
 
@@ -527,7 +534,7 @@ BELOW_LIMIT = Suspicion(Result(reached_db=12.0), count=4, divides=False)  # of t
             {"2": HANGS, "3": ENDLESS.whole_result, "3 b": HANGS},
             (
                 "the part (add [net.py:17], add [net.py:18], add [net.py:19]) has no outputs;"
-                f" tried: b ({HANGS.failure}); {KEPT}"
+                f" tried: b ({HANGS.failure}); also run {OTHER_FORMS}; {KEPT}"
             ),
         ),
         (
@@ -853,7 +860,10 @@ AS_WRITTEN = "QNN does not take these operators as they are written"
         (
             {"2": ON_CPU, "2 b": ON_CPU, "2 a": REFUSED, "2 16a8w": ON_CPU},
             ["2", "2 b", "2 a", "2 16a8w", *FORMS],
-            f"{NO_CHANGE}: {TWO}; tried: b (2 nodes on the CPU), a ({NO_NODE}); {KEPT}",
+            (
+                f"{NO_CHANGE}: {TWO}; tried: b (2 nodes on the CPU), a ({NO_NODE}); also run in"
+                f" 16a8w (2 nodes on the CPU), {OTHER_FORMS}; {KEPT}"
+            ),
         ),
         # One that is known for wrong numbers gives no reason.
         (
@@ -882,7 +892,8 @@ AS_WRITTEN = "QNN does not take these operators as they are written"
             ["2", "2 b", "2 a", "2 16a8w", *FORMS, "examine with b"],
             (
                 f"{NO_CHANGE}: {TWO}; tried: b (none, but wrong outputs), a (1 node on the CPU and"
-                f" wrong outputs); {KEPT}"
+                f" wrong outputs); also run in 16a8w (none, but wrong outputs), {OTHER_FORMS};"
+                f" {KEPT}"
             ),
         ),
         (
@@ -953,8 +964,8 @@ def test_what_makes_outputs_wrong_that_qnn_computes_alone_is_said_of_nodes_on_th
     assert laboratory.experiments[-1] == "examine with b"
     assert cause.certainty is Certainty.UNKNOWN
     assert cause.text == (
-        f"{NO_CHANGE}: {TWO}; tried: b (none, but wrong outputs); with b, the model is not"
-        f" faithful: wrong from matmul: QNN rounds; {KEPT}"
+        f"{NO_CHANGE}: {TWO}; tried: b (none, but wrong outputs); also run {OTHER_FORMS}; with b,"
+        f" the model is not faithful: wrong from matmul: QNN rounds; {KEPT}"
     )
 
 
@@ -1018,7 +1029,8 @@ IN_VAIN = ", ".join(f"{name} ({ALIKE.failure})" for name in VAIN)
             ["b", "a", "c", "2", "2 d", "2 16a8w", *FORMS],
             (
                 f"no experiment shows the cause: {PART} has no outputs; tried: {IN_VAIN}, d (the"
-                f" process died: SIGSEGV); {KEPT}"
+                f" process died: SIGSEGV); also run in 16a8w ({ALIKE.failure}), {OTHER_FORMS};"
+                f" {KEPT}"
             ),
         ),
     ],
