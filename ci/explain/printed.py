@@ -14,6 +14,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from provisioning.quoting import script_word
+
 LINE_BYTES = 4000  # of a line that may be a command or printed by one
 LINES_BEFORE = 20  # in which the value of a variable that a command prints was found out
 COMMAND_LINES = 20  # behind the first one of a command between quotation marks
@@ -276,7 +278,7 @@ def _split(arguments: str) -> list[str]:
 
 def _write_plainly(arguments: str) -> str:
     """Return a command without escapes between $' and ', which only some shells know."""
-    return _ANSI_C.sub(lambda match: shlex.quote(_unescape(match[1])), arguments)
+    return _ANSI_C.sub(lambda match: script_word(_unescape(match[1])), arguments)
 
 
 def _close(arguments: str, lines: Sequence[str]) -> Sequence[str]:
