@@ -1,7 +1,8 @@
 """Compares the layers that compute a value in a quantized LiteRT model with those of its float
 model, where one of both has the factors of channels in its weights, as with a batch norm.
 
-A factor behind a layer may also be in the weights of the next one, as after an equalisation."""
+A factor behind a layer may also be in the weights of the next one: tools that equalise the ranges
+of channels move it there."""
 
 from __future__ import annotations
 
@@ -77,10 +78,8 @@ def find_layer_factors(
     """Return the factors of the channels of a layer's result, of which the float model's has none.
     The float model's operand is ``operand`` times the quantized one's. None if they are not the
     same kind of layer with the same weights."""
-    number, plain_number = (
-        find_layer_weights(quantized, layer),
-        find_layer_weights(plain, plain_layer),
-    )
+    number = find_layer_weights(quantized, layer)
+    plain_number = find_layer_weights(plain, plain_layer)
     if layer.kind != plain_layer.kind or number < 0 or plain_number < 0:
         return None
     rounded, exact = quantized.read_constant(number), plain.read_constant(plain_number)

@@ -475,9 +475,12 @@ def run_runtime(
 
 
 def make_variables(variables: Mapping[str, str], session: str) -> dict[str, str]:
-    """Return the variables of a runtime's process, which imports the same copy of this project. The
-    commands that it prints are those of its own ``session`` of ./nox, if this verb has one."""
+    """Return the variables of a runtime's process, which imports the same copy of this project. If
+    a session of ./nox runs this verb, the commands that the process prints call ``session``, which
+    runs that runtime alone."""
     project_root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [project_root, variables.get("PYTHONPATH", "")]))
-    own = {SESSION_VARIABLE: session} if variables.get(SESSION_VARIABLE) == SESSION else {}
-    return {**variables, "PYTHONPATH": path, **own}
+    runtime_variables = {**variables, "PYTHONPATH": path}
+    if variables.get(SESSION_VARIABLE) == SESSION:
+        runtime_variables[SESSION_VARIABLE] = session
+    return runtime_variables
