@@ -202,15 +202,14 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         ):
             threshold = _threshold(scheme, own_limits, model, metric=entry.metric)
             return msgspec.structs.replace(threshold, budget=budget, strict_noise=self.strict_noise)
+        base = scheme.base  # of an experiment with a model that has no entry, too
         rules = [
-            _threshold(name, limits)
-            for name, limits in self.schemes.items()
-            if name.value == scheme.value
+            _threshold(scheme, limits) for name, limits in self.schemes.items() if name is base
         ]
         rules += [
-            _threshold(row.scheme, row.limits, row.model, row.reason)
+            _threshold(scheme, row.limits, row.model, row.reason)
             for row in self.override
-            if row.scheme.value == scheme.value
+            if row.scheme is base
         ]
         rule = find_threshold(rules, model, scheme.value)
         if rule is None:

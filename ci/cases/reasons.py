@@ -74,6 +74,7 @@ NAMED = frozenset({Certainty.PROVEN, Certainty.KNOWN, Certainty.LIKELY, Certaint
 DECOMPOSED = re.compile(r"\(in (\w+)\)")  # in the reason of a node on the CPU
 OVERLOAD = re.compile(r"^aten\.|(?<=\w)\.\w+$")  # what PyTorch's name has besides the user's
 UNTRIED = "no experiment was made to find the cause"
+UNTRIED_FAULT = "not tried"
 
 
 class Probes(Protocol):
@@ -146,7 +147,7 @@ class Reasons:
         is_part = finding.id == PART.id
         advice = self.advise_on_accuracy(verdict, compiled.loss, question, faults, is_part=is_part)
         layer = departure.layer
-        if layer and not (faults and self.is_proven(question)):
+        if layer and not (faults and self.names_cause(question)):
             self.facts.evidence.culprit = f"wrong from {layer.label} on"
         places = layer.origin.places if layer else ()
         where = Advice(where=tuple(filter(None, [departure.text])), places=places)
@@ -176,6 +177,8 @@ class Reasons:
         numbers = join(self.find_numbers(loss, question, faults, is_part=is_part))
         if self.diagnosis and self.is_proven(question):
             shown = advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
+            if faults and not self.names_cause(question):  # the fault says what is wrong
+                shown = replace(shown, causes=())
             return verdict.explained_advice + shown + numbers
         advice = verdict.advice
         if faults or numbers.causes:
@@ -201,6 +204,10 @@ class Reasons:
     def is_proven(self, question: Question) -> bool:
         """Return whether experiments showed the cause of the finding on a question."""
         return bool(self.diagnosis and self.diagnosis.is_proven and question is self.diagnosed)
+
+    def names_cause(self, question: Question) -> bool:
+        """Return whether they showed what is wrong, and not only that more bits help."""
+        return bool(self.diagnosis and self.diagnosis.names_cause and question is self.diagnosed)
 
     def leave_tried(self, finding: Finding) -> Finding:
         """Return a finding on nodes on the CPU without what is known to help elsewhere, if
@@ -321,11 +328,11 @@ class Reasons:
         # for the other one.
         is_shared = not self.facts.spec.scheme.quantized and {question, self.diagnosed} <= ACCURACY
         diagnosis = self.diagnosis if question is self.diagnosed or is_shared else None
-        if question not in ACCURACY and not (diagnosis and diagnosis.is_proven):
+        if question not in ACCURACY and not (diagnosis and diagnosis.names_cause):
             return [
                 fault for fault in faults if not (diagnosis and diagnosis.excludes(fault.fault))
             ]
-        if diagnosis and diagnosis.is_proven:
+        if diagnosis and diagnosis.names_cause:
             # What was shown may be a known fault that nothing else suspected.
             suspects = list(dict.fromkeys((*faults, *self.facts.list_faults())))
             causes = diagnosis.choose_shown(suspects)
@@ -336,6 +343,7 @@ class Reasons:
                 fault
                 for fault in faults
                 if not (diagnosis and diagnosis.excludes(fault.fault))
+                and not (diagnosis and diagnosis.finer in fault.schemes)
                 and is_likely(
                     fault,
                     question,
@@ -364,7 +372,7 @@ class Reasons:
         causes the error in its headline, if the one is proven, or the other known."""
         if finding.question is not Question.FAITHFUL:
             return finding
-        if self.is_proven(finding.question) and (fault := next(iter(faults), None)):
+        if self.names_cause(finding.question) and (fault := next(iter(faults), None)):
             names = (fault.label, *(cause.name for cause in fault.advice.causes))
             return finding.renamed(*(f"known fault {name}" for name in names))
         return (
@@ -376,14 +384,17 @@ class Reasons:
         Of a refusal, what experiments showed comes with it; ``explain`` has it for others."""
         advice = sum(join_faults(faults), NO_ADVICE)
         is_accuracy = finding.question in ACCURACY
-        if self.diagnosis and self.is_proven(finding.question):
+        if self.diagnosis and self.names_cause(finding.question):
             advice = prove(advice, self.diagnosis)
             if not is_accuracy:
                 advice += advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
             return advice
         if self.diagnosis and finding.question is self.diagnosed and self.diagnosed in STOPPING:
             advice += advise_on_diagnosis(self.diagnosis)  # unknown, with what was tried
-        return doubt(advice) if is_accuracy else advice
+        # What no rewrite cures, more bits may: what was shown agrees with the fault.
+        agrees = is_accuracy and self.diagnosis and self.is_proven(finding.question)
+        proof = describe_proof(self.diagnosis, "tried") if agrees and self.diagnosis else UNTRIED_FAULT
+        return doubt(advice, proof) if is_accuracy else advice
 
     def advise_by_rules(self, finding: Finding, log: str) -> Advice:
         """Return what the rules for messages say about a finding. To nodes on the CPU that read
@@ -501,11 +512,12 @@ def prove(advice: Advice, diagnosis: Diagnosis) -> Advice:
     return replace(advice, causes=tuple(causes), remedies=remedies)
 
 
-def doubt(advice: Advice) -> Advice:
-    """Return the advice for known faults whose remedy was not tried."""
+def doubt(advice: Advice, proof: str = UNTRIED_FAULT) -> Advice:
+    """Return the advice for known faults whose remedy was not tried. ``proof`` is what experiments
+    showed that agrees with them."""
     causes = []
     for cause in advice.causes:
-        text = f"{cause.text} (not tried)"
+        text = f"{cause.text} ({proof})"
         causes.append(structs.replace(cause, text=text, certainty=Certainty.LIKELY))
     remedies = (structs.replace(remedy, proof=Proof.SUGGESTED) for remedy in advice.remedies)
     return replace(advice, causes=tuple(causes), remedies=tuple(remedies))

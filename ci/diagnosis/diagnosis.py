@@ -111,6 +111,12 @@ class Diagnosis:
         return has_cure or is_shown or self.is_fused
 
     @property
+    def names_cause(self) -> bool:
+        """Return whether what was shown says what is wrong, and not only that more bits help, which
+        they do whatever is wrong with fewer."""
+        return self.is_proven and not (self.finer and not self.cure)
+
+    @property
     def cures_whole(self) -> bool:
         """Return whether the whole model gains by the cure, as far as that was tried."""
         if self.on_whole is None:
@@ -203,7 +209,7 @@ class Diagnosis:
         """Return whether a known fault is not the cause: something else is, or its remedies were
         tried and gained nothing."""
         is_cured = any(fault in remedy.cures for remedy in self.cure)
-        if self.is_proven:
+        if self.names_cause:
             return not is_cured
         if self.is_only_of_part and is_cured:
             return True

@@ -17,9 +17,10 @@ SHOWN = 4  # operators, or remedies that were tried
 MORE_TIME = "a larger --diagnose, or `localise`, tries more"
 
 
-def describe_proof(diagnosis: Diagnosis) -> str:
+def describe_proof(diagnosis: Diagnosis, verb: str = "proven") -> str:
     """Return both figures of the experiment that shows the cause, such as ``proven: the part (add,
-    layer_norm) has 5.0 dB, and 68.4 with expand-constant``; empty if nothing is proven."""
+    layer_norm) has 5.0 dB, and 68.4 with expand-constant``; empty if nothing is proven. ``verb`` is
+    what the figures do."""
     if not diagnosis.is_proven:
         return ""
     change = " and ".join(remedy.name for remedy in diagnosis.cure)
@@ -33,7 +34,7 @@ def describe_proof(diagnosis: Diagnosis) -> str:
         change = f"with {diagnosis.change.title}"
     else:
         change = describe_form(RunPart((), returns_all=True))
-    word = "proven" if diagnosis.after.is_right else "in part, proven"
+    word = verb if diagnosis.after.is_right else f"in part, {verb}"
     proof = f"{word}: {name_subject(diagnosis)} has {show_pair(diagnosis.before, diagnosis.after)}"
     proof = f"{proof} {change}"
     if diagnosis.on_whole:

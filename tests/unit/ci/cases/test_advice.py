@@ -195,7 +195,7 @@ def judge_norm(directory: Path, *, is_scheme: bool, **values: Any) -> CaseJudge:
     except for what the probe ``probes`` shows."""
     fault = KnownFault(
         fault="norm", title="", seen="", fix="", calls="", nodes=(), operators=(), file="net.py",
-        line=3, is_scheme=is_scheme,
+        line=3, is_scheme=is_scheme, schemes=values.pop("schemes", ()),
     )  # fmt: skip
     probes = values.pop("probes", None)
     values = {"policy": read_emulator_policy(), "find_faults": lambda *_, **__: (fault,), **values}
@@ -297,6 +297,37 @@ def test_experiments_decide_which_known_fault_is_the_cause(
     assert all(words in cause.text for cause in causes)
     certainty = Certainty.PROVEN if cure else Certainty.LIKELY
     assert all(cause.certainty is certainty for cause in causes)
+
+
+MORE_BITS = "QNN computes these operators less accurately than the bits of the scheme allow"
+
+
+@pytest.mark.parametrize(
+    ("schemes", "tried", "certainty"),
+    [
+        # That more bits help agrees with a fault of this scheme, which says more.
+        (("8a8w",), (), Certainty.LIKELY),
+        # The fault has been tried in vain, or is one in float16, too.
+        (("8a8w",), (Tried((CURES_NORM,), WRONG_MODEL),), Certainty.PROVEN),
+        (("8a8w", "fp16"), (), Certainty.PROVEN),
+    ],
+)
+def test_a_known_fault_says_more_than_that_more_bits_help(
+    schemes: tuple[str, ...],
+    tried: tuple[Tried, ...],
+    certainty: Certainty,
+    tmp_path: Path,
+) -> None:
+    shown = Diagnosis(WRONG_MODEL, after=RIGHT_MODEL, finer="fp16", tried=tried)
+    probes: Any = SimpleNamespace(diagnose=lambda *_: shown, locate=lambda: UNKNOWN)
+    judge_case = judge_norm(tmp_path, is_scheme=False, schemes=schemes, probes=probes)
+    verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
+    compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1))
+    found = judge_case.reasons.explain(NOISE_KIND.find("x"), verdict, compiled, is_traceable=True)
+    (finding,) = judge_case.end(Status.FAILED, [found]).case.judgement.findings
+    (cause,) = finding.causes
+    assert (cause.certainty, cause.text.startswith(MORE_BITS)) == (certainty, not cause.name)
+    assert "the model has 18.6 dB, and 68.9 dB in fp16" in cause.text
 
 
 @pytest.mark.parametrize(

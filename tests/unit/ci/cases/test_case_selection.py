@@ -13,7 +13,7 @@ import pytest
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, default_soc, find_models, require_backend, select_cases
 from ci.models.lowering_options import Choices, Part, RunOptions
-from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme, SchemeSet
+from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Mixture, Scheme, SchemeSet
 from ci.models.user_models import ModelEntry, Source
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
@@ -264,7 +264,12 @@ def test_override_applies_to_its_model_and_scheme_only_and_needs_a_reason(tmp_pa
     limits = policy.limits_of("mlp", Scheme.FP16)
     assert (limits.model, limits.min_sqnr_db, limits.reason) == ("mlp", 30, "a short accumulator")
     assert limits.min_cosine is None
-    for model, scheme, db in (("mlp", Scheme.A8W8, 20), ("resnet", Scheme.FP16, 40)):
+    softmax_in_fp16 = Mixture("softmax-in-fp16", Scheme.A8W8)  # an experiment of the diagnosis
+    for model, scheme, db in (
+        ("mlp", Scheme.A8W8, 20),
+        ("mlp", softmax_in_fp16, 20),
+        ("resnet", Scheme.FP16, 40),
+    ):
         limits = policy.limits_of(model, scheme)
         assert (limits.model, limits.scheme, limits.min_sqnr_db) == ("*", scheme.value, db)
     file.write_text(text.format(""))
