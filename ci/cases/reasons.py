@@ -174,7 +174,7 @@ class Reasons:
         """Return what explains a finding besides the known faults: the cause that experiments
         showed, or else that it is unknown, with what numbers and patterns make likely. ``is_part``
         is whether the finding is on a part of an output."""
-        numbers = join(self.find_numbers(loss, question, faults, is_part=is_part))
+        numbers = self.advise_on_numbers(loss, question, faults, is_part=is_part)
         if self.diagnosis and self.is_proven(question):
             shown = advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
             if faults and not self.names_cause(question):  # the fault says what is wrong
@@ -200,6 +200,21 @@ class Reasons:
         if question in ACCURACY and not is_named and not faults:
             advice += advise(self.untried, certainty=Certainty.UNKNOWN)
         return advice
+
+    def advise_on_numbers(
+        self,
+        loss: Loss | None,
+        question: Question,
+        faults: Sequence[KnownFault],
+        *,
+        is_part: bool,
+    ) -> Advice:
+        """Return what the numbers of the model explain. Where causes that are only likely are left
+        out, what to do about them is, too."""
+        advices = self.find_numbers(loss, question, faults, is_part=is_part)
+        if self.facts.options.only_certain or self.is_proven(question):
+            return join([advice for advice in advices if not is_only_likely(advice)])
+        return join(advices)
 
     def is_proven(self, question: Question) -> bool:
         """Return whether experiments showed the cause of the finding on a question."""
@@ -393,7 +408,9 @@ class Reasons:
             advice += advise_on_diagnosis(self.diagnosis)  # unknown, with what was tried
         # What no rewrite cures, more bits may: what was shown agrees with the fault.
         agrees = is_accuracy and self.diagnosis and self.is_proven(finding.question)
-        proof = describe_proof(self.diagnosis, "tried") if agrees and self.diagnosis else UNTRIED_FAULT
+        proof = (
+            describe_proof(self.diagnosis, "tried") if agrees and self.diagnosis else UNTRIED_FAULT
+        )
         return doubt(advice, proof) if is_accuracy else advice
 
     def advise_by_rules(self, finding: Finding, log: str) -> Advice:
@@ -438,6 +455,12 @@ class Reasons:
 
 # An error of the program that is put down to a coarse quantization.
 OF_PROGRAM = {LOST.id, CLIPPED.id}
+
+
+def is_only_likely(advice: Advice) -> bool:
+    """Return whether nothing shows the cause that an advice names."""
+    certainties = {cause.certainty for cause in advice.causes}
+    return certainties == {Certainty.LIKELY}
 
 
 def explain_at_once(

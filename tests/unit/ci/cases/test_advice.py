@@ -54,7 +54,7 @@ from ci.judging.verdict import (
     find_patterns,
 )
 from ci.models.schemes import Scheme
-from ci.models.tensors import Layer, Loss, OutputPart, Range, TensorInfo
+from ci.models.tensors import Layer, Loss, LostFusions, OutputPart, Place, Range, TensorInfo
 from ci.report.schema import LayerFigures, Status, Threshold, TypeShare
 from tests.build.setups import make_options
 from tests.stand_ins.lanes import make_references
@@ -433,6 +433,27 @@ def test_without_experiments_a_cause_that_is_not_certain_can_be_left_out(
     judge_case = judge_norm(tmp_path, is_scheme=False, only_certain=only_certain)
     (finding,) = judge_case.end(Status.FAILED, [NOISE_KIND.find("x")]).case.judgement.findings
     assert bool(finding.causes) is not only_certain
+
+
+@pytest.mark.parametrize(
+    ("only_certain", "cure"), [(False, ()), (True, ()), (False, (CURES_OTHERS,))]
+)
+def test_what_helps_against_a_likely_cause_is_shown_only_with_it(
+    only_certain: bool, cure: tuple[RemedyChoice, ...], tmp_path: Path
+) -> None:
+    judge_case = judge_norm(
+        tmp_path, is_scheme=False, scheme=Scheme.FP16, only_certain=only_certain
+    )
+    if cure:
+        judge_case.reasons.diagnosis = Diagnosis(WRONG_MODEL, (), cure, RIGHT_MODEL)
+        judge_case.reasons.diagnosed = Question.QUANTIZED
+    fused = LostFusions((Place("sigmoid", Origin(file="net.py", line=3)),), 38.5, 60.0)
+    loss = Loss("", 60.0, 60.0, 60.0, fused=fused)
+    verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
+    advice = judge_case.reasons.advise_on_accuracy(verdict, loss, Question.QUANTIZED, [])
+    finding = QUANTIZED_BADLY.find("x", advice=advice)
+    shown = ["fused activations" in finding.text, "apart with slices" in finding.text]
+    assert shown == [not (only_certain or cure)] * 2
 
 
 def test_a_known_fault_explains_a_poor_quantized_model_also_behind_another_finding(
