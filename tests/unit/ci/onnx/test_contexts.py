@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 
-from ci.__main__ import main
+
 from ci.onnx.contexts import check_context, seal_context
 from provisioning.errors import FailedError, QnnCiError, UnfitError
 from tests.qnn_provider.contexts import (
@@ -28,6 +30,7 @@ from tests.qnn_provider.contexts import (
 )
 from tests.stand_ins.snapshots import check_results
 
+ROOT = Path(__file__).parents[4]
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 NEWER = "v2.60.0.270101000000"
 BLOB = make_blob()
@@ -194,17 +197,20 @@ def test_a_sealed_binary_that_was_changed_is_found(
     assert "SHA-256" in caught.value.why
 
 
-def test_inspect_names_the_missing_onnx_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_names_the_missing_onnx_package(tmp_path: Path) -> None:
     path = write_context(tmp_path)
-    for name in [module for module in sys.modules if module.startswith(("ci.onnx.", "onnx"))]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    assert main(["inspect", str(path)]) == 3
-    message = capsys.readouterr().err
-    assert "'onnx'" in message
-    assert "[onnx]" in message
+    # Python imports this file first. In this process, modules that are imported again are others
+    # than those that the next tests have.
+    (tmp_path / "sitecustomize.py").write_text('import sys\n\nsys.modules["onnx"] = None\n')
+    ended = subprocess.run(
+        [sys.executable, "-m", "ci", "inspect", path],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, "'onnx'" in ended.stderr, "[onnx]" in ended.stderr) == (3, True, True)
 
 
 def test_a_damaged_context_model_raises_only_our_errors(tmp_path: Path) -> None:
