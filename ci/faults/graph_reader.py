@@ -97,6 +97,7 @@ USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
     "clip": {"low": ("min", 0)},
     "concat": {"axis": ("dim", 0)},
     "cumsum": {"axis": ("dim", 0)},
+    "log_softmax": {"axis": ("dim", -1)},
     "softmax": {"axis": ("dim", -1)},
     "avg_pool": {"kernel": ("kernel_size", 1)} | WINDOW | BORDER,
 }

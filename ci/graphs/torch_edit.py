@@ -26,7 +26,7 @@ INHERITED = ("stack_trace", "nn_module_stack", "source_fn_stack")
 # The overloads of operators that are not called "default"
 OVERLOADS = {
     **dict.fromkeys(("add", "sub", "mul", "div", "slice"), "Tensor"),
-    **dict.fromkeys(("transpose", "select", "softmax"), "int"),
+    **dict.fromkeys(("transpose", "select", "softmax", "log_softmax"), "int"),
     **dict.fromkeys(("mean", "squeeze"), "dim"),
     "sum": "dim_IntList",
     "pow": "Tensor_Scalar",

@@ -155,9 +155,9 @@ def write_softmax(edit: GraphEditor, node: Node) -> None:
 
 # ExecuTorch 1.5.1 gives a softmax of another axis the layout of convolutions only after what is
 # around it: its result was read in another layout than the image that it is multiplied by.
-@defines("softmax-of-last-axis", "softmax")
+@defines("softmax-of-last-axis", "softmax", "log_softmax")
 def softmax_of_last_axis(edit: GraphEditor, node: Node) -> None:
-    """Make the axis of a softmax the last one, and move it back behind it."""
+    """Make the axis of a softmax or log_softmax the last one, and move it back behind it."""
     x, (result,), dim = node.reads[0], node.results, edit.argument(node, "dim", -1.0)
     if dim is None or not edit.is_float(x, result) or edit.dtypes[x] != edit.dtypes[result]:
         return
@@ -166,9 +166,10 @@ def softmax_of_last_axis(edit: GraphEditor, node: Node) -> None:
     if axis == order[-1]:
         return
     order[axis], order[-1] = order[-1], order[axis]
-    moved = edit.softmax(edit.permute(x, dims=order), dim=order[axis])
-    after = "torch.softmax(x.transpose(dim, -1), -1).transpose(dim, -1)"
-    edit.replace(node, edit.permute(moved, dims=order), after, "torch.softmax(x, dim)")
+    call = edit.softmax if node.operator == "softmax" else edit.log_softmax
+    moved = call(edit.permute(x, dims=order), dim=order[axis])
+    after = f"torch.{node.operator}(x.transpose(dim, -1), -1).transpose(dim, -1)"
+    edit.replace(node, edit.permute(moved, dims=order), after, f"torch.{node.operator}(x, dim)")
 
 
 # ExecuTorch decomposes it with a comparison with infinity, which stays on the CPU, and in 8 and 16

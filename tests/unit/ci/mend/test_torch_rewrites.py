@@ -402,6 +402,7 @@ ROWS: dict[str, list[Row]] = {
     "softmax-of-last-axis": [
         (1, (2, 3, 4), lambda x: torch.softmax(x, 1)),
         (1, (2, 3, 4, 5), lambda x: torch.softmax(x, -3)),
+        (1, (2, 3, 4), lambda x: torch.log_softmax(x, 1)),
         (0, (2, 3, 4), lambda x: torch.softmax(x, -1)),
     ],
     "write-softmax": [
