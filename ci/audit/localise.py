@@ -358,7 +358,8 @@ class Localiser:
         model: Description = described.result
         laboratory = Laboratory(self.try_cut, limit, self.progress.step)
         operators = {operator.name: operator for operator in model.operators}
-        faults = match_faults(model.steps, self.spec.scheme.base.value, model.qnn)
+        scheme = self.spec.scheme.base.value
+        faults = match_faults(model.steps, scheme, model.qnn, is_file=self.spec.is_file)
         for fault in faults:
             self.progress.step(f"  known fault: {fault}")
         suspected_names = [

@@ -180,7 +180,7 @@ def judge_case(
         border_bytes=measure_border(partitioned.partitions),
         io_bytes=partitioned.io_bytes,
         written_back=partitioned.written_back,
-        known_faults=match_faults(partitioned.steps, scheme, qnn),
+        known_faults=match_faults(partitioned.steps, scheme, qnn, is_file=spec.is_file),
         full_delegation=full,
         seconds=round(seconds, 3),
     )

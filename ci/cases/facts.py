@@ -239,7 +239,7 @@ class CaseFacts:
         if not refused:  # what the CPU computes, no compiler of QNN gets wrong
             on_cpu = self.list_on_cpu(steps)
             steps = [step for step in steps if step.name not in on_cpu]
-        return [*self.options.find_faults(steps, name, qnn, **ends)]
+        return [*self.options.find_faults(steps, name, qnn, **ends, is_file=self.spec.is_file)]
 
     def gains_faults(self, finer: Scheme) -> bool:
         """Return whether the model triggers known faults in a scheme that it does not trigger in

@@ -30,7 +30,9 @@ Frontend = Literal["onnx", "executorch", "litert"]  # which builds and runs smal
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch", "litert")
 # Which run the graphs of known faults again, unless LiteRT is asked for: it has other packages.
 RERUNNING: tuple[Frontend, ...] = ("onnx", "executorch")
-IN_SOURCE = "change the model from which the file was written, and write it again: {}"
+# Before the remedy of a fault in a .tflite file, which its user cannot change by hand.
+CHANGE_SOURCE = "change the model from which the file was written, and write it again: "
+IN_SOURCE = "in the model from which the file was written, "  # what {in_source} of a text stands for
 OTHER_FRONT_ENDS = frozenset({"executorch", "onnxruntime"})  # whose faults LiteRT does not have
 # A file that contains its quantization is in none of this project's schemes: those whose rows apply
 # to its operators, by their integers. Through onnxruntime, only those that start with ``u`` do.
@@ -161,15 +163,19 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tried: tuple[Tried, ...] = ()
     refuses: bool = False
 
-    def describe(self, front_end: str) -> Wording:
+    def describe(self, front_end: str, *, is_file: bool = True) -> Wording:
         """Return the texts for users of a front end. The user of a .tflite file cannot change it,
-        but what it was written from, and how that is quantized."""
+        but what it was written from, and how that is quantized. Of a PyTorch model that LiteRT
+        compiles, which is no file, the user has the source."""
         wordings = {EXECUTORCH: self.executorch, ONNXRUNTIME: self.onnx, LITERT: self.litert}
         wording = wordings.get(front_end, Wording())
-        remedy = IN_SOURCE.format(self.remedy) if front_end == LITERT else self.remedy
+        is_written = is_file and front_end == LITERT
+        remedy = CHANGE_SOURCE * is_written + self.remedy
+        if wording.remedy:
+            remedy = wording.remedy.replace("{in_source}", IN_SOURCE * is_written)
         return Wording(
             seen=wording.seen or self.seen,
-            remedy=wording.remedy or remedy,
+            remedy=remedy,
             elsewhere=wording.elsewhere or self.elsewhere,
         )
 

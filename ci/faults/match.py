@@ -25,12 +25,13 @@ def match_faults(
     *,
     compiled: bool = False,
     refused: bool = False,
+    is_file: bool = True,
 ) -> tuple[KnownFault, ...]:
     """Return the known faults in a graph that apply to a scheme and a version of QNN, each at most
     once per source line. If QNN ``compiled`` the graph, faults that only keep it from doing so are
     left out, and if it was ``refused``, those that only make values wrong. In a file that contains
     its quantization (``asis``), the integers of a fault's operators decide which schemes have the
-    fault. Raises ManifestError if the file of known faults is invalid."""
+    fault. The remedies are for the user of a file or, unless ``is_file``, of a PyTorch model. Raises ManifestError if the file of known faults is invalid."""
     renamed = rename_steps(steps)
     front_end = next((step.front_end for step in steps), "")
     by_name = {step.name: step.operator for step in steps}
@@ -43,7 +44,7 @@ def match_faults(
         for chain in find_pattern(fault.pattern, renamed) if affected else ():
             if (name := find_scheme(scheme, chain)) in affected:
                 mended = fault.find_mended(name, qnn, front_end) if qnn else ""
-                known_fault = make_known(fault, chain, by_name, mended)
+                known_fault = make_known(fault, chain, by_name, mended, is_file=is_file)
                 places.setdefault((fault.name, known_fault.place), []).append(known_fault)
     matches = []
     for *earlier, last in places.values():
@@ -65,15 +66,21 @@ def find_scheme(scheme: str, chain: Sequence[Step]) -> str:
 
 
 def make_known(
-    fault: Fault, chain: Sequence[Step], operators: dict[str, str], mended: str = ""
+    fault: Fault,
+    chain: Sequence[Step],
+    operators: dict[str, str],
+    mended: str = "",
+    *,
+    is_file: bool = True,
 ) -> KnownFault:
     """Return the known fault for a chain of steps that matches its pattern. ``operators`` maps the
     name of each step to torch's name of its operator. ``mended`` is the version of QNN that mends
-    it, if there is one."""
+    it, if there is one. The remedy is for the user of a file or, unless ``is_file``, of a PyTorch
+    model."""
     origin = next((step.origin for step in chain if step.origin != NOWHERE), NOWHERE)
     first, *later_steps = chain
     call = f"{first.operator} of {' and '.join(map(_describe_operand, first.operands[:2]))}"
-    wording = fault.describe(first.front_end)
+    wording = fault.describe(first.front_end, is_file=is_file)
     return KnownFault(
         fault=fault.name,
         title=fault.title,

@@ -435,6 +435,16 @@ def test_the_remedies_of_tflite_files_are_for_their_users() -> None:
     assert fault.remedy in fault.describe(LITERT).remedy != fault.remedy
 
 
+def test_a_pytorch_model_through_litert_has_the_remedy_of_its_source() -> None:
+    for fault in read_faults():
+        of_file = fault.describe(LITERT).remedy
+        of_source = fault.describe(LITERT, is_file=False).remedy
+        assert "from which the file" not in of_source
+        assert of_file.endswith(of_source) or "; or, in the model from which" in of_file
+    merged = next(row for row in read_faults() if row.name == "broadcast-before-merged-norm")
+    assert merged.describe(LITERT, is_file=False).remedy == merged.remedy
+
+
 @pytest.mark.parametrize(
     ("rows", "qnn", "mended"),
     [
