@@ -509,7 +509,7 @@ def extend_default(user_table: dict[str, Any], lane: str = EMULATOR) -> dict[str
 def choose_tables(user_table: dict[str, Any], runtime: str) -> dict[str, Any]:
     """Return a user's policy for a runtime: the tables below ``by_runtime.RUNTIME`` are merged into
     it, and what they set replaces what it sets. Those for other runtimes are left out. Raises
-    UsageError for the name of no runtime."""
+    UsageError for the name of no runtime, and for tables of a scheme that their runtime lacks."""
     tables: dict[str, Any] = _tables(user_table.get("by_runtime"))
     if not tables:
         return user_table
@@ -517,6 +517,8 @@ def choose_tables(user_table: dict[str, Any], runtime: str) -> dict[str, Any]:
         raise UsageError(
             f"by_runtime.{unknown[0]} is for no runtime", fix=f"use one of: {', '.join(RUNTIMES)}"
         )
+    for name, own_tables in tables.items():
+        require_own_schemes(name, _tables(own_tables))
     common = {key: value for key, value in user_table.items() if key != "by_runtime"}
     changes: dict[str, Any] = _tables(tables.get(runtime))
     if "by_runtime" in changes:
@@ -525,6 +527,25 @@ def choose_tables(user_table: dict[str, Any], runtime: str) -> dict[str, Any]:
             fix=f"move its tables to by_runtime.{runtime}",
         )
     return replace_tables(common, changes)
+
+
+def require_own_schemes(runtime: str, tables: dict[str, Any]) -> None:
+    """Raise UsageError for limits or budgets below ``by_runtime.RUNTIME`` of a scheme that the
+    runtime lacks. Other names are those of mixtures, or are refused later."""
+    lane = RUNTIMES[runtime]
+    foreign_schemes = {scheme.value for scheme in Scheme} - {*lane.schemes}
+    of_schemes = {"schemes": tables.get("schemes")}
+    for model, entry in _tables(tables.get("models")).items():
+        of_schemes[f"models.{model}.limits"] = _tables(entry).get("limits")
+        budget = _tables(_tables(entry).get("budget"))
+        of_schemes[f"models.{model}.budget.schemes"] = budget.get("schemes")
+    for key, table in of_schemes.items():
+        for scheme in foreign_schemes.intersection(_tables(table)):
+            raise UsageError(
+                f"by_runtime.{runtime}.{key}.{scheme} has no effect",
+                why=f"{lane.title} has {', '.join(lane.schemes)}",
+                fix="remove this table, or write one of these schemes",
+            )
 
 
 def replace_tables(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

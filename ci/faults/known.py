@@ -30,9 +30,10 @@ Frontend = Literal["onnx", "executorch", "litert"]  # which builds and runs smal
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch", "litert")
 # Which run the graphs of known faults again, unless LiteRT is asked for: it has other packages.
 RERUNNING: tuple[Frontend, ...] = ("onnx", "executorch")
-# Before the remedy of a fault in a .tflite file, which its user cannot change by hand.
+# Before the remedy of a fault in a .tflite file, which its user cannot change by hand, and what
+# {in_source} of a text for LiteRT stands for.
 CHANGE_SOURCE = "change the model from which the file was written, and write it again: "
-IN_SOURCE = "in the model from which the file was written, "  # what {in_source} of a text stands for
+IN_SOURCE = "in the model from which the file was written, "
 OTHER_FRONT_ENDS = frozenset({"executorch", "onnxruntime"})  # whose faults LiteRT does not have
 # A file that contains its quantization is in none of this project's schemes: those whose rows apply
 # to its operators, by their integers. Through onnxruntime, only those that start with ``u`` do.

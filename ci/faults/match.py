@@ -31,7 +31,8 @@ def match_faults(
     once per source line. If QNN ``compiled`` the graph, faults that only keep it from doing so are
     left out, and if it was ``refused``, those that only make values wrong. In a file that contains
     its quantization (``asis``), the integers of a fault's operators decide which schemes have the
-    fault. The remedies are for the user of a file or, unless ``is_file``, of a PyTorch model. Raises ManifestError if the file of known faults is invalid."""
+    fault. The remedies are for the user of a file or, unless ``is_file``, of a PyTorch model.
+    Raises ManifestError if the file of known faults is invalid."""
     renamed = rename_steps(steps)
     front_end = next((step.front_end for step in steps), "")
     by_name = {step.name: step.operator for step in steps}

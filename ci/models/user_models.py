@@ -32,6 +32,7 @@ from ci.models.schemes import (
     AnyScheme,
     Mixture,
     Scheme,
+    SchemeSet,
     read_spelling,
 )
 from ci.models.suite import SUITE
@@ -296,8 +297,15 @@ def check_keys(name: str, entry: ModelEntry) -> None:
             why=f"{kind} {', '.join(judging_runtimes)}",
             fix=f"remove {unfit[0]}",
         )
-    if lane is None:  # a factory, which several lanes judge
-        return
+    if lane:
+        require_used_keys(name, entry, lane)
+    # A factory is judged by several lanes, of which its entry may list some.
+    if lanes := [lane] if lane else [RUNTIMES[runtime] for runtime in entry.runtimes]:
+        require_used_schemes(name, entry, lanes)
+
+
+def require_used_keys(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
+    """Raise UsageError for a key that has no effect for a file of the lane."""
     for key in list_keys(entry):
         # A budget for a scheme has the keys of one for all.
         if unused := lane.unused_keys.get(re.sub(r"\.schemes\.[^.]+", "", key)):
@@ -306,13 +314,20 @@ def check_keys(name: str, entry: ModelEntry) -> None:
                 why=unused,
                 fix="remove this key",
             )
-    # Names that are no schemes are mixtures, or are refused by check_mixtures.
-    unused_schemes = {scheme.value for scheme in Scheme} - {*lane.schemes}
+
+
+def require_used_schemes(name: str, entry: ModelEntry, lanes: Sequence[SchemeSet]) -> None:
+    """Raise UsageError for limits or a budget of a scheme that none of the lanes has, which judge
+    the model. Names that are no schemes are mixtures, or are refused by check_mixtures."""
+    schemes = [*dict.fromkeys(scheme for lane in lanes for scheme in lane.schemes)]
+    unused_schemes = {scheme.value for scheme in Scheme} - {*schemes}
+    titles = " and ".join(lane.title for lane in lanes)
+    kind = lanes[0].file_kind if entry.path.endswith(MODEL_FILES) else titles
     for table, scheme in list_scheme_tables(entry):
         if scheme in unused_schemes:
             raise UsageError(
-                f"models.{name}.{table}.{scheme} has no effect for {lane.file_kind}",
-                why=f"{lane.title} has {', '.join(lane.schemes)}",
+                f"models.{name}.{table}.{scheme} has no effect for {kind}",
+                why=f"{titles} {'have' if lanes[1:] else 'has'} {', '.join(schemes)}",
                 fix="remove this key, or write one of these schemes",
             )
 

@@ -352,9 +352,13 @@ def choose_runtimes(models: Sequence[Model], requested: Sequence[str]) -> dict[s
     names = [name for name in RUNTIMES if not requested or name in requested]
     for model in models:
         if not any(RUNTIMES[name].takes(model) for name in names):
+            key = f"models.{model.word}.runtimes"
+            lists = f"{key} of the policy lists {', '.join(model.runtimes)}"
+            usable = "pass file.py:factory, file.onnx or file.tflite, and leave out --runtime"
             raise UsageError(
                 f"{model.word} cannot be judged by {list_titles(names)}",
-                fix="pass file.py:factory, file.onnx or file.tflite, and leave out --runtime",
+                why=lists if model.runtimes else "",
+                fix=f"list {' or '.join(names)} there" if model.runtimes else usable,
             )
     return {
         name: RUNTIMES[name]

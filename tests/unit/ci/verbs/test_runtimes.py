@@ -452,7 +452,9 @@ def test_without_a_model_each_runtime_judges_those_of_the_policy_that_list_it(
         == f"-m ci test-onnx --model net --model file {chosen} --estimate"
     )
     assert main(["test", "--model", "net", "--runtime", "litert"]) == ExitCode.USAGE
-    assert "net cannot be judged by LiteRT" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "net cannot be judged by LiteRT" in said
+    assert "models.net.runtimes of the policy lists executorch, onnxruntime" in said
 
 
 def test_a_verb_of_one_runtime_reads_its_own_tables_of_a_common_policy(policy: Path) -> None:
@@ -495,6 +497,15 @@ def test_a_runtime_selects_the_models_that_list_it(policy: Path, runtime: str) -
         ("[by_runtime.executorch]\nbudgets = 1", "budgets"),
         ("by_runtime = 1", "Expected `object`"),
         ("[by_runtime.executorch.by_runtime.litert]", "by_runtime has no effect"),
+        (
+            "[by_runtime.litert.models.a.limits.8a8w]",
+            "by_runtime.litert.models.a.limits.8a8w has no effect",
+        ),
+        ("[by_runtime.onnxruntime.schemes.16a8w]", "schemes.16a8w has no effect"),
+        (
+            '[models.a]\npath = "net.py:net"\nruntimes = ["executorch"]\n[models.a.limits.u8]',
+            "limits.u8 has no effect for ExecuTorch",
+        ),
     ],
 )
 def test_a_runtime_of_a_policy_that_has_no_effect_is_refused(
