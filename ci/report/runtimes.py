@@ -468,13 +468,14 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
         runtimes = {row.runtime for row in rows}
         is_of_one = len(runtimes) == 1 and passed - runtimes
         word = f"only {TITLES[rows[0].runtime]}" if is_of_one else "red"
-        first = next((row for row in rows if row.is_proven), rows[0])
-        cause = f"{join_labels(rows)}: {first.headline}"
-        remedy = show_remedy(first)
-        if remedy:
-            causes_by_remedy.setdefault((word, remedy), []).append(cause)
-        else:  # a cause without one has its own line
-            causes_by_remedy[word, cause] = []
+        for cured_rows in group_by_remedy(rows):
+            first = next((row for row in cured_rows if row.is_proven), cured_rows[0])
+            cause = f"{join_labels(cured_rows)}: {first.headline}"
+            remedy = show_remedy(first)
+            if remedy:
+                causes_by_remedy.setdefault((word, remedy), []).append(cause)
+            else:  # a cause without one has its own line
+                causes_by_remedy[word, cause] = []
     for (word, last), causes in causes_by_remedy.items():
         yield word, "; ".join([*causes, last])
     yield from list_warnings(group.green)
@@ -492,6 +493,21 @@ def group_by_fault(rows: Iterable[RuntimeRow]) -> list[list[RuntimeRow]]:
         else:
             groups.append([row])
     return groups
+
+
+def group_by_remedy(rows: Sequence[RuntimeRow]) -> list[list[RuntimeRow]]:
+    """Return rows with the same thing wrong by what cures them. A known fault has one cure in all
+    runtimes, but the schemes that passed, for example, are those of each."""
+    if any(row.faults for row in rows):
+        return [[*rows]]
+    groups: dict[str, list[RuntimeRow]] = {}
+    for row in rows:
+        groups.setdefault(show_remedy(row), []).append(row)
+    without = groups.pop("", [])
+    if not groups:
+        return [without]
+    first, *others = groups.values()
+    return [[row for row in rows if row in (*first, *without)], *others]
 
 
 def has_same_fault(first: RuntimeRow, second: RuntimeRow) -> bool:

@@ -718,6 +718,16 @@ def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_say
     (card,) = (card for card in make_document(report).cards if card.kind == "differences")
     labels = "ExecuTorch fp16, ONNX Runtime fp16, LiteRT fp16"
     assert card.lines == (("red", f"{labels}: known fault a [net.py:3]; fix: expand it"),)
+    # Each runtime has its own schemes that passed.
+    report = compare(
+        executorch=[make_case("fp16", FAST), fail("8a8w", "too coarse", "use fp16 or 16a8w")],
+        onnxruntime=[make_case("fp16", FAST), fail("u8", "too coarse", "use fp16")],
+    )
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    assert card.lines[:2] == (
+        ("red", "ExecuTorch 8a8w: too coarse; fix: use fp16 or 16a8w"),
+        ("red", "ONNX Runtime u8: too coarse; fix: use fp16"),
+    )
     # One remedy for two causes of a runtime is listed once.
     report = compare(
         executorch=[fail("fp16", "no builder", "by a series"), fail("8a8w", "slow", "by a series")],
