@@ -32,6 +32,7 @@ TITLES = {"executorch": "ExecuTorch", "onnxruntime": "ONNX Runtime", "litert": "
 KEYS = ("runtime", "scheme")  # the first columns
 FIGURES = ("verdict", "SQNR dB", "estimated ms", "size", "on CPU")
 METRIC, METRIC_PLACE = "metric", 2  # that of the user; the number of figures before it
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
 PLACE = re.compile(r" \[[^\[\]]*\]$")  # at the end of a headline
 SCHEMES = "\0"  # in a reason, where the names of the schemes are
 NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
@@ -231,6 +232,8 @@ def list_clauses(group: Group, absent: Sequence[str] = ()) -> tuple[str, ...]:
         causes = group_by_fault(row for row in group.rows if row.headline)
         reasons = "; ".join(f"{join_labels(rows)}: {rows[0].headline}" for rows in causes)
         parts = [f"no row passed ({reasons})" if reasons else "no row passed"]
+        if len(causes) == 1 and len(group.rows) == len(causes[0]) > 1:  # labels would say nothing
+            parts = [f"no row passed: {causes[0][0].headline}"]
     elif len(group.green) == 1:
         parts = [*describe_only(group.green[0], group)]
     else:
@@ -411,7 +414,9 @@ def describe_better(group: Group) -> Iterator[str]:
         for remedy, rows in rows_by_remedy.items():
             # Of a model that was refused, such as for its inputs, nothing was wrong on the NPU.
             was_compiled = any(row.faults or row.size_bytes is not None for row in rows)
-            yield f"{join_labels(rows)}: {'a proven cure' if was_compiled else 'fix'}: {remedy}"
+            word = "a proven cure" if was_compiled else "fix"
+            names_rows = len(rows) == 1 or len(rows) < len(group.rows)
+            yield f"{join_labels(rows)}: {word}: {remedy}" if names_rows else f"{word}: {remedy}"
         return
     limits = [row.low_ms for row in group.green if row.low_ms is not None]
     faster = [row for row in red if limits and row.longest_ms < min(limits)]
@@ -465,7 +470,7 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
     red = [row for row in group.rows if row.status is Status.FAILED and passed]
     causes_by_remedy: dict[tuple[str, str], list[str]] = {}
     for rows in group_by_fault(red):
-        runtimes = {row.runtime for row in rows}
+        runtimes = {row.runtime for row in red if any(is_alike(row, peer) for peer in rows)}
         is_of_one = len(runtimes) == 1 and passed - runtimes
         word = f"only {TITLES[rows[0].runtime]}" if is_of_one else "red"
         for cured_rows in group_by_remedy(rows):
@@ -515,6 +520,12 @@ def has_same_fault(first: RuntimeRow, second: RuntimeRow) -> bool:
     # Each runtime has its own place for it, such as a line of Python or a node of a file.
     headlines = {PLACE.sub("", row.headline) for row in (first, second)}
     return len(headlines) == 1 or not {*first.faults}.isdisjoint(second.faults)
+
+
+def is_alike(first: RuntimeRow, second: RuntimeRow) -> bool:
+    """Return whether the same may be wrong with two rows, with other figures: the runtimes' limits
+    differ."""
+    return len({NUMBER.sub("", row.headline) for row in (first, second)}) == 1
 
 
 def describe_no_difference(group: Group) -> str:

@@ -241,10 +241,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "executorch": [make_case("fp16", status=RED, size=None, sqnr_db=None, remedy="a")],
             "litert": [make_case("fp16", status=RED, size=None, sqnr_db=None, remedy="a")],
         },
-        (
-            "no row passed (ExecuTorch fp16, LiteRT fp16: fp16 is wrong); ExecuTorch fp16, LiteRT"
-            " fp16: fix: a"
-        ),
+        "no row passed: fp16 is wrong; fix: a",
     ),
     "all red, some with proven cures": (
         {
@@ -728,6 +725,13 @@ def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_say
         ("red", "ExecuTorch 8a8w: too coarse; fix: use fp16 or 16a8w"),
         ("red", "ONNX Runtime u8: too coarse; fix: use fp16"),
     )
+    # The limits of the runtimes differ.
+    report = compare(
+        executorch=[make_case("8a8w", FAST), fail("fp16", "it has 24.0 dB, 30 dB required")],
+        litert=[fail("fp16", "it has 20.1 dB, 40 dB required")],
+    )
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    assert [word for word, _ in card.lines] == ["red", "red"]
     # One remedy for two causes of a runtime is listed once.
     report = compare(
         executorch=[fail("fp16", "no builder", "by a series"), fail("8a8w", "slow", "by a series")],
