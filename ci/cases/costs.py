@@ -12,9 +12,10 @@ from ci.cases.reasons import Probes, describe_loss
 from ci.facts.finding import Figure, Finding
 from ci.facts.kinds import PART
 from ci.facts.known_fault import KnownFault
+from ci.judging.causes import CALIBRATE
 from ci.judging.figures import Array
 from ci.judging.gate import References, find_drowned
-from ci.judging.verdict import CALIBRATE, keeps_metric
+from ci.judging.verdict import keeps_metric
 from ci.models.tensors import Loss
 from ci.report.schema import Clipped
 

@@ -158,7 +158,8 @@ class Reasons:
             if loss and loss.name and is_whole:
                 where += Advice(where=(describe_loss(loss),), places=loss.origin.places)
                 finer = find_alternatives(self.facts.spec.scheme.base).finer
-                if finer and not self.facts.gains_faults(finer):
+                is_clipped = compiled.clipped and not loss.coarse  # more bits keep the ranges
+                if finer and not is_clipped and not self.facts.gains_faults(finer):
                     where += suggest_mixture(self.facts.spec, loss)
         return self.name_culprit(finding, faults).explained(advice + where)
 
@@ -280,7 +281,9 @@ class Reasons:
         # put down to the weights, which lost the most of the whole.
         if not scheme.quantized or named or self.is_proven(question) or is_part:
             return named
-        return advise_on_rounding(loss, self.facts.evidence.figures.sqnr_db_scheme)
+        artifact = self.facts.evidence.artifact
+        clipped = artifact.compiled.clipped if artifact else ()
+        return advise_on_rounding(loss, self.facts.evidence.figures.sqnr_db_scheme, clipped)
 
     def describe_suspicion(self, finding: Finding) -> Suspicion:
         """Return what is known of a finding before experiments."""

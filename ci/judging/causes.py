@@ -21,6 +21,7 @@ from ci.models.tensors import (
     Loss,
     Reading,
 )
+from ci.report.schema import Clipped
 
 KEPT_DB = 30.0  # an operator whose result is at least as accurate is not the cause
 SHOWN_DECISIONS = 3
@@ -40,6 +41,9 @@ MASKS = {8: -100.0, 16: -5000.0}
 # -20 has 30.0 dB in 8 bits, -100 44.4 dB in 16 bits: docs/findings/faults.md.
 SPARE = {8: "-20 or -30", 16: "-100"}  # with which a blocked element still has no weight
 NOT_TRIED = ", which was not tried"
+CALIBRATE = (
+    "calibrate with inputs like the judged ones, and check the ranges that the observer found"
+)
 SIXTEEN_BITS = f"quantize the model with 16-bit activations{NOT_TRIED}"
 # exp(x) * c is the same as exp(x + log c), whose results are as large as those of the product.
 EXP = "exp"
@@ -303,13 +307,16 @@ def advise_on_decisions(loss: Loss | None) -> tuple[Advice, ...]:
     return (replace(advice, places=lost.decisions[0].origin.places),)
 
 
-def advise_on_rounding(loss: Loss | None, sqnr_db: float | None) -> tuple[Advice, ...]:
+def advise_on_rounding(
+    loss: Loss | None, sqnr_db: float | None, clipped: Sequence[Clipped] = ()
+) -> tuple[Advice, ...]:
     """Return the cause that the weights, or the rounding of some operators, loses the accuracy of a
     quantized model with ``sqnr_db`` against float32. It was tried: with only the weights quantized,
     the outputs are hardly better, while the rounding of activations alone costs less; or without
     the roundings of these operators, they have less than half of their noise. ``output_db`` is that
     of the activations alone: large angles in 8 bits are lost by both, and are no fault of the
-    weights."""
+    weights. What rounds values also limits them to their calibrated ranges, which those of
+    ``clipped`` leave: more bits keep the ranges."""
     if loss is None or loss.is_float16:
         return ()
     output_db = loss.output_db
@@ -331,7 +338,14 @@ def advise_on_rounding(loss: Loss | None, sqnr_db: float | None) -> tuple[Advice
     names = ", ".join(loss.nodes[:SHOWN_OPERATORS])
     further = len(loss.nodes) - SHOWN_OPERATORS
     named = names + (f" and {further} more" if further > 0 else "")
-    figures = f"the outputs have {output_db:.1f} dB, and {loss.finer_db:.1f} dB without it"
+    is_clipped = bool(clipped) and not loss.coarse
+    without = "both" if is_clipped else "it"
+    figures = f"the outputs have {output_db:.1f} dB, and {loss.finer_db:.1f} dB without {without}"
+    if is_clipped:
+        cause = (
+            f"the rounding of {named}, and its ranges: {clipped[0]} (proven: on the CPU, {figures})"
+        )
+        return (advise(cause, CALIBRATE, certainty=Certainty.PROVEN),)
     cause = f"the rounding of {named}{_describe_coarse(loss)} (proven: on the CPU, {figures})"
     fix = "bring these numbers closer together: divide those channels that have the largest numbers"
     fix += " before they are rounded, and multiply the weights that read them"

@@ -19,7 +19,7 @@ from ci.facts.kinds import (
     METRIC_MODEL,
     PART,
 )
-from ci.judging.causes import SIXTEEN_BITS
+from ci.judging.causes import CALIBRATE, SIXTEEN_BITS
 from ci.judging.controls import MAKERS, is_rejected, make_controls
 from ci.judging.error_patterns import ErrorPattern, find_pattern
 from ci.judging.figures import ROW, Array, is_floating, measure_pooled, measure_variation
@@ -30,9 +30,6 @@ from ci.models.tensors import TensorInfo
 from ci.models.user_models import SHUFFLED, Metric, MetricResult
 from ci.report.schema import ControlKind, NoiseNote, Threshold
 
-CALIBRATE = (
-    "calibrate with inputs like the judged ones, and check the ranges that the observer found"
-)
 MORE_BITS = "choose a scheme with more bits"
 APART = (
     "return the part as a separate output of its own layers, because an output has only one step"

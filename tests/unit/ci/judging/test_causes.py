@@ -13,6 +13,7 @@ from ci.analysis.steps import Step
 from ci.facts.finding import Advice, Certainty, Origin, Question
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import (
+    CALIBRATE,
     FLOAT16_BITS,
     UNKNOWN,
     Departure,
@@ -37,6 +38,7 @@ from ci.models.tensors import (
     Place,
     make_reading,
 )
+from ci.report.schema import Clipped
 
 STEPS = [Step(name, name, (), (), ()) for name in ("conv", "relu", "cumsum", "tanh")]
 
@@ -279,6 +281,13 @@ def test_the_rounding_of_numbers_that_are_smaller_than_a_step_is_described() -> 
         " of its numbers become zero (proven: on the CPU,"
     ) in advice.causes[0].text
     assert advice.remedies
+    clipped = Clipped(name="input 'x'", is_input=True, low=-1, high=1, seen_low=-4, seen_high=4)
+    assert advise_on_rounding(loss, 7.0, [clipped]) == (advice,)
+    (advice,) = advise_on_rounding(structs.replace(loss, coarse=()), 7.0, [clipped])
+    assert (
+        "its ranges: input 'x' is calibrated for -1 to 1, but has values" in advice.causes[0].text
+    )
+    assert [remedy.text for remedy in advice.remedies] == [CALIBRATE]
 
 
 def test_large_angles_are_known_by_the_numbers_that_sin_and_cos_read() -> None:
