@@ -16,7 +16,7 @@ from msgspec import Struct
 from ci.analysis.steps import Step
 from ci.cases.forked import describe_error
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import NO_ADVICE, NOWHERE, Advice, Finding, Origin, Place
+from ci.facts.finding import NO_ADVICE, NOWHERE, Advice, Finding, Origin, Place, RefusedError
 from ci.judging.figures import Array, is_floating, measure_pooled
 from ci.models.tensors import Layer, Loss, Retyped, TensorInfo, write_sets
 from ci.models.user_code import TraceError
@@ -385,7 +385,7 @@ class RunNotes:
     device: DeviceFigures | None = None  # measurements from a device
 
 
-class CompilerError(FailedError):
+class CompilerError(RefusedError):
     """Raised if the compiler is a program that refuses a model, that ``died``, or that was ended
     because it ``exceeded`` a limit of time or memory."""
 

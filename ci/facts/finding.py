@@ -341,9 +341,14 @@ class PlacedError(FailedError):
     places: tuple[Place, ...] = ()
 
 
+class RefusedError(FailedError):
+    """A failure whose fix is only a suggestion, such as where a compiler's messages are."""
+
+
 def describe_error(error: QnnCiError) -> Advice:
     """Return the reason and the next step that an error of this project states."""
-    advice = advise(error.why, error.fix, proof=Proof.PROVEN)
+    proof = Proof.SUGGESTED if isinstance(error, RefusedError) else Proof.PROVEN
+    advice = advise(error.why, error.fix, proof=proof)
     return replace(advice, places=error.places if isinstance(error, PlacedError) else ())
 
 

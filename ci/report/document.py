@@ -238,7 +238,8 @@ def render_text(document: Document, width: int, *, colour: bool = False) -> str:
             if table.rows and not table.hidden:
                 _print_table(console, table)
         for card in document.cards:
-            _print_card(console, card)
+            if card.lines or card.log or card.plot is None:
+                _print_card(console, card)
         for note in document.notes:
             console.print(Text(clean_name(note), "yellow" if note.startswith("warning") else ""))
         console.print(Text(clean_name(document.result), STYLES.get(document.tone, "")))

@@ -417,6 +417,10 @@ def test_each_soc_has_its_own_fastest_row_and_one_that_is_red_there_is_no_choice
         if card.plot
     ]
     assert rings == [["LiteRT fp16"], ["ONNX Runtime u8"]]
+    # A terminal has no pictures, and no card that has nothing else.
+    without_lines = [card.title for card in document.cards if card.plot and not card.lines]
+    shown = render_text(document, 120)
+    assert not any(line.endswith(title) for title in without_lines for line in shown.splitlines())
 
 
 def test_what_all_socs_have_in_common_is_said_once() -> None:
