@@ -558,17 +558,21 @@ def make_report(
     not_run: Mapping[str, str],
     unknown_socs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     *,
+    models: Sequence[str] = (),
     for_all: Collection[str] = (),
     fault_names: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> RuntimesReport:
     """Return the comparison of reports by runtime. ``places`` are the directories of the reports.
-    Answers name those of the runtimes ``for_all``, which take every model, that have no row.
-    ``fault_names`` are those of list_rows."""
+    Rows are in the order of ``models``, as far as it has them. Answers name those of the runtimes
+    ``for_all``, which take every model, that have no row. ``fault_names`` are those of
+    list_rows."""
     rows = [
         row
         for runtime, report in reports.items()
         for row in list_rows(runtime, report, fault_names)
     ]
+    ranks = {model: rank for rank, model in enumerate(models)}
+    rows.sort(key=lambda row: ranks.get(row.model, len(ranks)))
     ordered = [row for group in group_rows(rows) for row in group.rows]
     groups = group_rows(ordered)
     clauses = []

@@ -229,6 +229,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         places,
         not_run,
         plan.unknown_socs,
+        models=[model.word for model in models],
         for_all=for_all,
         fault_names=read_fault_names(),
     )

@@ -553,6 +553,16 @@ def test_several_models_have_one_table_and_their_details_are_folded() -> None:
     assert page.index("<table") < page.index("<details")
 
 
+def test_models_are_in_the_order_in_which_they_were_chosen() -> None:
+    cases = {"executorch": ["third", "first"], "litert": ["second", "other"]}
+    by_runtime = {
+        runtime: reports.make_report([make_case("fp16", model=name) for name in names])
+        for runtime, names in cases.items()
+    }
+    report = make_report(by_runtime, {}, {}, models=["first", "second", "third"])
+    assert [row.model for row in report.rows] == ["first", "second", "third", "other"]
+
+
 def test_what_only_one_runtime_does_is_listed_and_what_was_not_run_says_why() -> None:
     erf = ("aten.erf.default", "aten.sin.default")
     red = make_case("u8", NEAR, status=RED, on_cpu=erf[:1])
