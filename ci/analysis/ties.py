@@ -12,6 +12,7 @@ from ci.analysis.noise import is_narrow
 from ci.graphs.graph import Array
 from ci.graphs.run import Program
 from ci.models.rounding import TIE_RUNS, TIE_SHARES
+from provisioning.errors import FailedError
 
 Outputs = list[tuple[Array, ...]]
 
@@ -22,7 +23,7 @@ def find_ties(
     """Return the minimum and the maximum of each integer or boolean element, over ``outputs``,
     which are the program's for each sample, and several runs in which the operands of choices have
     errors. Floating-point outputs are returned unchanged. ``bits`` are those of an activation, 0 if
-    they are unknown."""
+    they are unknown. Raises FailedError if errors change the shape of an output."""
     low = [list(map(np.asarray, arrays)) for arrays in outputs]
     high = [[*arrays] for arrays in low]
     places = [place for place, array in enumerate(low[0]) if array.dtype.kind != "f"]
@@ -31,9 +32,21 @@ def find_ties(
         for _ in range(TIE_RUNS):
             for sample, arrays in enumerate(shaken.run(sets)):
                 for place in places:
+                    require_shape(place, low[sample][place], arrays[place])
                     low[sample][place] = np.minimum(low[sample][place], arrays[place])
                     high[sample][place] = np.maximum(high[sample][place], arrays[place])
     return [tuple(arrays) for arrays in low], [tuple(arrays) for arrays in high]
+
+
+def require_shape(place: int, array: Array, shaken_array: Array) -> None:
+    """Raise FailedError if an output has another shape with small errors."""
+    if array.shape != shaken_array.shape:
+        raise FailedError(
+            f"the shape of output {place} depends on the data",
+            why=f"it is {[*array.shape]}, and {[*shaken_array.shape]} with small errors in the"
+            " model",
+            fix="a program for QNN has fixed shapes: return a mask, or the first k of torch.topk",
+        )
 
 
 def guess_bits(program: Program) -> int:

@@ -301,15 +301,19 @@ def require_modules(python: str, names: Sequence[str], extra: str) -> None:
 
 
 def find_code(comparison: RuntimesReport, codes: Sequence[ExitCode]) -> ExitCode:
-    """Return FAILED if a case failed, else the first code of a runtime that is not OK."""
+    """Return DEFECT if a runtime's verb did, FAILED if a case failed, else the first code of a
+    runtime that is not OK."""
+    if ExitCode.DEFECT in codes:
+        return ExitCode.DEFECT
     if any(row.status is Status.FAILED for row in comparison.rows):
         return ExitCode.FAILED
     return next((code for code in codes if code), ExitCode.OK)
 
 
 def has_judged(ended: Completed, place: Path) -> bool:
-    """Return whether a runtime's verb judged its cases, and wrote its report to ``place``."""
-    return ended.returncode in JUDGED and (place / REPORT_FILE).is_file()
+    """Return whether a runtime's verb judged its cases, and wrote its report to ``place``. A report
+    has a case that showed a defect of this project, too."""
+    return ended.returncode in {*JUDGED, ExitCode.DEFECT} and (place / REPORT_FILE).is_file()
 
 
 def choose_code(code: int) -> ExitCode:

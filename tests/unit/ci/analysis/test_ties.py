@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn  # noqa: E402
 from ci.analysis.ties import find_ties  # noqa: E402
 from ci.graphs.onnx_program import read_onnx  # noqa: E402
 from ci.graphs.torch_program import TorchProgram  # noqa: E402
+from provisioning.errors import FailedError  # noqa: E402
 
 NETWORK = """<ir_version: 8, opset_import: ["" : 21]>
 g (float[1, 5] x) => (float[1, 5] logits, int64[1] index, bool[1, 5] above) {
@@ -60,3 +62,11 @@ def test_an_argmax_is_a_tie_if_its_operands_differ_by_little(
     assert not high[0][2][0, [0, 3, 4]].any()
     if lane == "ONNX":
         assert high[0][2][0, 1]  # it equals the bound
+
+
+def test_an_output_whose_shape_small_errors_change_is_no_bug_of_ours() -> None:
+    numbers = np.array([1.0, 2.0, 3.0])
+    shaken = SimpleNamespace(run=lambda _: [[np.array([0, 2])]])
+    program: Any = SimpleNamespace(shake_choices=lambda _: shaken)
+    with pytest.raises(FailedError, match="the shape of output 0 depends on the data"):
+        find_ties(program, [numbers], [(np.array([0, 1, 2]),)], 8)

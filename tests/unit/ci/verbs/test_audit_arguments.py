@@ -83,7 +83,7 @@ def test_every_option_of_audit_reaches_the_audit(
 ) -> None:
     qnn: list[str] = []
     match = "ci.audit.operators.match_faults"
-    monkeypatch.setattr(match, lambda *arguments: qnn.append(arguments[2]) or ())
+    monkeypatch.setattr(match, lambda *arguments, **_: qnn.append(arguments[2]) or ())
     (tmp_path / "sdk").mkdir()
     (tmp_path / "sdk/sdk.yaml").touch()
     Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16.outputs.0]\nmin_cosine = 0.5\n')

@@ -212,6 +212,7 @@ def test_a_known_fault_that_litert_has_in_other_operators_is_listed_once(
     [
         (0, False, "", ExitCode.OK),
         (1, True, "", ExitCode.FAILED),
+        (70, True, "", ExitCode.DEFECT),  # what one case shows
         (3, False, "no library", ExitCode.ENVIRONMENT),
         (2, False, "what it needs", ExitCode.USAGE),
     ],
@@ -225,7 +226,7 @@ def test_a_runtime_that_fails_does_not_keep_the_others_from_being_compared(
     ended: ExitCode,
 ) -> None:
     good = add_python(place, "executorch", "fp16")
-    schemes = ["fp16"] if code < 2 else []
+    schemes = [] if output else ["fp16"]
     other_python = add_python(place, "onnxruntime", *schemes, code=code, output=output, red=red)
     runtimes = ("--runtime", "executorch", "--runtime", "onnxruntime")
     result, data = run(capsys, "--model", "net.py:net", *runtimes, good, other_python)
