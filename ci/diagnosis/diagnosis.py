@@ -320,7 +320,25 @@ def find_cause(suspicion: Suspicion, remedies: Sequence[RemedyChoice]) -> Steps:
     diagnosis = yield from try_others(diagnosis, remedies, suspicion)
     if diagnosis.cure or diagnosis.ended:
         return diagnosis
+    if before.cpu_nodes and not whole_first:
+        diagnosis = yield from try_unfit(diagnosis, suspicion)
+        if diagnosis.cure or diagnosis.ended:
+            return diagnosis
     return (yield from examine(diagnosis, suspicion.finer))
+
+
+def try_unfit(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
+    """Try on the whole model what failed on its part: a rewrite of views that need too many axes
+    changes them together, and a part that ends within them has nothing that it changes."""
+    unfit: list[RemedyChoice] = []
+    for trial in diagnosis.tried:
+        if trial.result.failure and len(trial.remedies) == 1:
+            unfit += trial.remedies
+    if not unfit:
+        return diagnosis
+    whole = yield from try_remedies((), suspicion.whole_result, unfit[:MOST_OF_WHOLE])
+    tried = (*diagnosis.tried, *whole.tried)
+    return replace(whole if whole.cure else diagnosis, tried=tried)
 
 
 def try_others(

@@ -852,18 +852,24 @@ AS_WRITTEN = "QNN does not take these operators as they are written"
         ),
         # Another type.
         (
-            {"2": ON_CPU, "2 b": ON_CPU, "2 a": DIES, "2 16a8w": TAKEN},
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": ON_CPU, "2 16a8w": TAKEN},
             ["2", "2 b", "2 a", "2 16a8w"],
             f"{NO_BITS} (proven: {TWO}, and none in 16a8w)",
         ),
         # Outputs of a program prove nothing if as many nodes stay on the CPU.
         (
-            {"2": ON_CPU, "2 b": ON_CPU, "2 a": REFUSED, "2 16a8w": ON_CPU},
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": ON_CPU, "2 16a8w": ON_CPU},
             ["2", "2 b", "2 a", "2 16a8w", *FORMS],
             (
-                f"{NO_CHANGE}: {TWO}; tried: b (2 nodes on the CPU), a ({NO_NODE}); also run in"
-                f" 16a8w (2 nodes on the CPU), {OTHER_FORMS}; {KEPT}"
+                f"{NO_CHANGE}: {TWO}; tried: b (2 nodes on the CPU), a (2 nodes on the CPU); also"
+                f" run in 16a8w (2 nodes on the CPU), {OTHER_FORMS}; {KEPT}"
             ),
+        ),
+        # What cannot be applied to the part, or fails on it, is tried on the whole model.
+        (
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": DIES},
+            ["2", "2 b", "2 a", "a"],
+            f"{AS_WRITTEN} (proven: the model has 2 nodes on the CPU, and none with a)",
         ),
         # One that is known for wrong numbers gives no reason.
         (
