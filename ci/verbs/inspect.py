@@ -23,10 +23,12 @@ from ci.onnx.reading import seal_file
 from ci.report.filled import fill_text
 from ci.report.runtimes import TITLES
 from ci.report.text import name_some, show_row
+from provisioning.console.caller import shown_path
 from provisioning.console.command import FILE, FLAG, MANY, Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, FailedError, UsageError
 from provisioning.manifest.targets import find_any_soc, name_in, read_all_socs
+from provisioning.quoting import show_command
 
 KINDS = {
     "program": "ExecuTorch program",
@@ -127,6 +129,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not args.files:
         needs_file = args.load or args.runtime or args.qnn_runtime or args.seal or args.strict
         return describe_socs(args.soc, is_alone=not needs_file)
+    for path in args.files:
+        refuse_function(path)
     if loader:
         for path in args.files:
             require_loader(path, loader)
@@ -160,6 +164,18 @@ def choose_runtimes(word: str, qnn: str) -> tuple[str, str]:
             fix="leave one of them out",
         )
     return word, ""
+
+
+def refuse_function(path: Path) -> None:
+    """Raise UsageError for a PyTorch model, ``file.py:factory``, which is no file."""
+    file, _, function = str(path).rpartition(":")
+    if function and file.endswith(".py") and Path(file).is_file():
+        raise UsageError(
+            f"{path.name} is a PyTorch model, and inspect reads files",
+            why="it has no file before a runtime compiles it",
+            fix=f"{show_command('audit', '--model', shown_path(path))} lists the operators that a"
+            " runtime takes; or pass the file that --keep-artifacts of a test keeps",
+        )
 
 
 def require_loader(path: Path, runtime: str) -> None:

@@ -124,6 +124,9 @@ def test_inspect_fails_if_a_file_is_damaged(
     ):
         assert main(["inspect", *files]) == code
         assert ("SM8650, V75, 8 MiB VTCM" in capsys.readouterr().out) == (code != ExitCode.USAGE)
+    (tmp_path / "net.py").write_text("def net(): ...\n")
+    assert main(["inspect", f"{tmp_path}/net.py:net", "--runtime", "litert"]) == ExitCode.USAGE
+    assert "net.py:net is a PyTorch model, and inspect reads files" in capsys.readouterr().err
 
 
 def test_library_for_a_phone_has_its_build_needs_and_api_level(tmp_path: Path) -> None:
