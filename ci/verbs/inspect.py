@@ -174,7 +174,7 @@ def refuse_function(path: Path) -> None:
             f"{path.name} is a PyTorch model, and inspect reads files",
             why="it has no file before a runtime compiles it",
             fix=f"{show_command('audit', '--model', shown_path(path))} lists the operators that a"
-            " runtime takes; or pass the file that --keep-artifacts of a test keeps",
+            " runtime takes; or pass a compiled file",
         )
 
 
