@@ -23,12 +23,10 @@ from ci.onnx.reading import seal_file
 from ci.report.filled import fill_text
 from ci.report.runtimes import TITLES
 from ci.report.text import name_some, show_row
-from provisioning.console.caller import shown_path
 from provisioning.console.command import FILE, FLAG, MANY, Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, FailedError, UsageError
 from provisioning.manifest.targets import find_any_soc, name_in, read_all_socs
-from provisioning.quoting import show_command
 
 KINDS = {
     "program": "ExecuTorch program",
@@ -173,8 +171,7 @@ def refuse_function(path: Path) -> None:
         raise UsageError(
             f"{path.name} is a PyTorch model, and inspect reads files",
             why="it has no file before a runtime compiles it",
-            fix=f"{show_command('audit', '--model', shown_path(path))} lists the operators that a"
-            " runtime takes; or pass a compiled file",
+            fix="pass a compiled file; the verb audit lists the operators that a runtime takes",
         )
 
 
