@@ -328,17 +328,20 @@ def find_cause(suspicion: Suspicion, remedies: Sequence[RemedyChoice]) -> Steps:
 
 
 def try_unfit(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
-    """Try on the whole model what failed on its part: a rewrite of views that need too many axes
-    changes them together, and a part that ends within them has nothing that it changes."""
+    """Try on the whole model what failed on its part, or changed nothing there. A rewrite of views
+    of six axes changes them together, and a part that ends within them has nothing that it changes;
+    one of windows wrote them as images, which QNN took only with what read them."""
     unfit: list[RemedyChoice] = []
     for trial in diagnosis.tried:
-        if trial.result.failure and len(trial.remedies) == 1:
+        left_nodes = trial.result.cpu_nodes >= diagnosis.before.cpu_nodes
+        if len(trial.remedies) == 1 and (trial.result.failure or left_nodes):
             unfit += trial.remedies
     if not unfit:
         return diagnosis
     whole = yield from try_remedies((), suspicion.whole_result, unfit[:MOST_OF_WHOLE])
-    tried = (*diagnosis.tried, *whole.tried)
-    return replace(whole if whole.cure else diagnosis, tried=tried)
+    of_whole = {trial.remedies for trial in whole.tried}
+    of_part = (trial for trial in diagnosis.tried if trial.remedies not in of_whole)
+    return replace(whole if whole.cure else diagnosis, tried=(*of_part, *whole.tried))
 
 
 def try_others(

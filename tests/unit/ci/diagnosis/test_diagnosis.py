@@ -852,23 +852,23 @@ AS_WRITTEN = "QNN does not take these operators as they are written"
         ),
         # Another type.
         (
-            {"2": ON_CPU, "2 b": ON_CPU, "2 a": ON_CPU, "2 16a8w": TAKEN},
-            ["2", "2 b", "2 a", "2 16a8w"],
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": ON_CPU, "2 16a8w": TAKEN, "b": ON_CPU, "a": DIES},
+            ["2", "2 b", "2 a", "b", "a", "2 16a8w"],
             f"{NO_BITS} (proven: {TWO}, and none in 16a8w)",
         ),
         # Outputs of a program prove nothing if as many nodes stay on the CPU.
         (
-            {"2": ON_CPU, "2 b": ON_CPU, "2 a": ON_CPU, "2 16a8w": ON_CPU},
-            ["2", "2 b", "2 a", "2 16a8w", *FORMS],
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": REFUSED, "2 16a8w": ON_CPU, "b": ON_CPU, "a": DIES},
+            ["2", "2 b", "2 a", "b", "a", "2 16a8w", *FORMS],
             (
-                f"{NO_CHANGE}: {TWO}; tried: b (2 nodes on the CPU), a (2 nodes on the CPU); also"
-                f" run in 16a8w (2 nodes on the CPU), {OTHER_FORMS}; {KEPT}"
+                f"{NO_CHANGE}: {TWO}; tried: b (2 nodes on the CPU), a (the process died: SIGSEGV);"
+                f" also run in 16a8w (2 nodes on the CPU), {OTHER_FORMS}; {KEPT}"
             ),
         ),
-        # What cannot be applied to the part, or fails on it, is tried on the whole model.
+        # What changes nothing in the part, or fails on it, is tried on the whole model.
         (
-            {"2": ON_CPU, "2 b": ON_CPU, "2 a": DIES},
-            ["2", "2 b", "2 a", "a"],
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": DIES, "b": ON_CPU},
+            ["2", "2 b", "2 a", "b", "a"],
             f"{AS_WRITTEN} (proven: the model has 2 nodes on the CPU, and none with a)",
         ),
         # One that is known for wrong numbers gives no reason.
@@ -935,7 +935,8 @@ def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
 ) -> None:
     known = structs.replace(B, is_for_finding=True)
     remedies = [A, known, *(other for other in (C, D) if f"2 {other.name}" in parts)]
-    whole_results = {"b": TAKEN, "a": TAKEN, "c": ON_CPU, "d": SPOILT}
+    of_whole = {name: result for name, result in parts.items() if name.isalpha()}
+    whole_results = {"b": TAKEN, "a": TAKEN, "c": ON_CPU, "d": SPOILT, **of_whole}
     laboratory = Laboratory(remedies, whole_results, parts)
     (cause,) = advise_on_diagnosis(laboratory.run(replace(CPU, finer="16a8w"))).causes
     assert laboratory.experiments == experiments
