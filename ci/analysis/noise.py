@@ -55,6 +55,13 @@ FACTORS = frozenset({"mul", "div"})
 NARROW, FEW, MANY = 2**9, 2**5, 2**9  # numbers of levels
 LEVELS_OF_8_BITS = 2**8 - 1
 PRODUCTS = frozenset({"matmul", "bmm"})
+# Each element of the result is one of an operand or a limit. QNN copies it, after rounding all of
+# them to float16, where 0.99999 is 1. With random errors, 1 - x is negative behind an x that is
+# limited to it, as in torch.logit: the prediction had NaN for a program that is right.
+CHOOSES = CHOICES.keys() | {
+    *("clamp", "clamp_max", "clamp_min", "clip", "fmax", "fmin", "hardtanh", "maximum"),
+    *("minimum", "relu6"),
+}
 INT16_MOST = 2**15 - 1
 BLOCKED = "dequantize_affine"  # torchao's, of weights with a scale per block
 
@@ -76,12 +83,8 @@ def predict_noise(
     with the same random errors each time that this is called.
     """
     exact = right or program.run(sets)
-    errors_by_method = {
-        name: find_errors(graph, read_terms(qnn, graph.front_end), on_cpu.get(name, ()))
-        for name, graph in program.graphs.items()
-    }
-    recipes = {name: Recipe(errors) for name, errors in errors_by_method.items()}
-    run = program.prepare(recipes)
+    errors_by_method = find_errors_of(program, qnn, on_cpu)
+    run = program.prepare({name: Recipe(errors) for name, errors in errors_by_method.items()})
     sizes = (math.prod(output.shape) for outputs in exact for output in outputs)
     noisy = [run.run(sets) for _ in range(count_runs(sizes))]
     errors = []
@@ -93,6 +96,16 @@ def predict_noise(
         else:
             errors.append(np.empty(0))
     return errors
+
+
+def find_errors_of(
+    program: Program, qnn: str, on_cpu: Mapping[str, Collection[str]]
+) -> dict[str, Changes]:
+    """Return the changes that add one run's random errors to the values of each method."""
+    return {
+        name: find_errors(graph, read_terms(qnn, graph.front_end), on_cpu.get(name, ()))
+        for name, graph in program.graphs.items()
+    }
 
 
 def _stack_samples(outputs: Sequence[Sequence[Any]], index: int) -> Array:
@@ -207,6 +220,12 @@ def share(term: Term, value: Value, tools: Tools) -> Value:
     row. ``value`` is the result, in the unit of the bias."""
     bias = term.bias + tools.draw(value, UNIFORM * term.varies, Shared.ALL)
     return bias + value * tools.draw(value, UNIFORM * term.row, Shared.ROW) if term.row else bias
+
+
+def round_chosen(value: Value, _: Value, tools: Tools) -> Value:
+    """Return what one of CHOOSES returns, rounded to float16 if that can hold it."""
+    limited = value.clamp(-FLOAT16_MAX, FLOAT16_MAX)
+    return value + (tools.round_to_half(limited) - limited)
 
 
 def read_input(value: Value, _: Value, tools: Tools) -> Value:
@@ -332,10 +351,17 @@ class _Errors:
             elif is_quantizer(node.operator):
                 if change := self._find_quantized(node):
                     yield node.results[0], change
-            elif is_dequantizer(node.operator) or rounds(node.operator):
-                for place, name in enumerate(node.results):
-                    if name in self.float16:
-                        yield name, Change(self._find_rounded(node, name, place).add)
+            else:
+                yield from self._list_in_float16(node)
+
+    def _list_in_float16(self, node: Node) -> Iterator[tuple[str, Change]]:
+        is_chosen = node.operator.strip("_") in CHOOSES
+        if not is_chosen and not is_dequantizer(node.operator) and not rounds(node.operator):
+            return
+        for place, name in enumerate(node.results):
+            if name in self.float16:
+                change = round_chosen if is_chosen else self._find_rounded(node, name, place).add
+                yield name, Change(change)
 
     def _find_quantized(self, node: Node) -> Change | None:
         """Return the change of what a quantizer returns, if QNN's differs."""

@@ -3,7 +3,7 @@ and a Runner runs the compiled programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,22 +211,25 @@ class Staging:
                         path = self.directory / kind / pattern.format(number, index)
                         path.write_bytes(array.tobytes())
 
-    def write_noise(self, errors: Sequence[Any]) -> None:
+    def write_noise(self, errors: Sequence[Any], name_undefined: Callable[[], str] = str) -> None:
         """Write the predicted errors of each output as an array [run, sample, *shape]. An empty
         array means that no errors were predicted for the output.
 
         Runs with NaN or infinite elements are dropped. Raises FailedError if fewer than two runs
-        remain.
+        remain; ``name_undefined`` then returns where the first of these elements come from, or "".
         """
         for index, error in enumerate(map(np.asarray, errors)):
             if error.size:
                 finite = error[np.isfinite(error).reshape(len(error), -1).all(1)]
                 if len(finite) < MIN_RUNS:
+                    source = name_undefined()
+                    came_from = f": NaN or infinite numbers come from {source}" if source else ""
                     raise FailedError(
                         f"the rounding noise of output {index} cannot be predicted",
-                        why=f"with small errors added, the output is finite in {len(finite)} of"
-                        f" {len(error)} runs",
-                        fix="keep values away from points where an operator is undefined",
+                        why=f"with errors as of QNN's rounding, the output is finite in"
+                        f" {len(finite)} of {len(error)} runs{came_from}",
+                        fix="keep values away from points where an operator is undefined, as by a"
+                        " clamp before it",
                     )
                 path = self.directory / NOISE.format(index)
                 path.parent.mkdir(exist_ok=True)

@@ -25,6 +25,7 @@ from ci.analysis.layers import find_float16_loss, find_loss
 from ci.analysis.noise import predict_noise
 from ci.analysis.steps import Step
 from ci.analysis.ties import find_ties
+from ci.analysis.undefined import name_undefined
 from ci.cases.engine import (
     FLOAT,
     INPUTS,
@@ -251,7 +252,9 @@ class Lowering:
         with needed("the predicted rounding noise"):
             read = read_torch(exact, model.evaluation[0])
             noise = predict_noise(read, model.evaluation, qnn=find_qnn_version())
-        self.staging.write_noise(noise)
+        self.staging.write_noise(
+            noise, partial(name_undefined, read, model.evaluation, qnn=find_qnn_version())
+        )
         if scheme.quantized:
             with self.staging.notes.of("the layer at which quantization costs the most"):
                 first, *further = model.evaluation

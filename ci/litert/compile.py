@@ -15,6 +15,7 @@ import resource
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ci.analysis.noise import predict_noise
 from ci.analysis.parts import find_parts
 from ci.analysis.steps import Step, describe_steps, list_unread
 from ci.analysis.ties import find_ties
+from ci.analysis.undefined import name_undefined
 from ci.cases.engine import (
     FLOAT,
     INPUTS,
@@ -258,7 +260,9 @@ def judge_program(
         values = program.find_values(() if judged.is_split else on_cpu)
         qnn = find_version(library)
         noise = predict_noise(program, judged.sets, reference, qnn=qnn, on_cpu=values)
-    staging.write_noise(noise)
+    staging.write_noise(
+        noise, partial(name_undefined, program, judged.sets, qnn=qnn, on_cpu=values)
+    )
     loss: Loss | None = None
     if explains_loss:
         with staging.notes.of("the layer at which float16 costs the most"):

@@ -29,6 +29,7 @@ from ci.analysis.noise import predict_noise
 from ci.analysis.parts import find_parts
 from ci.analysis.steps import Step, describe_steps, list_unread
 from ci.analysis.ties import find_ties
+from ci.analysis.undefined import name_undefined
 from ci.cases.engine import (
     FLOAT,
     INPUTS,
@@ -169,7 +170,7 @@ def compile_source(
         qnn = find_version(Path(options.get("backend_path", "")))
         read = read_onnx(model, disturbed, plain if calibrated else None)
         noise = predict_noise(read, source.evaluation, reference, qnn=qnn)
-    staging.write_noise(noise)
+    staging.write_noise(noise, partial(name_undefined, read, source.evaluation, qnn=qnn))
     loss: Loss | None = None
     if is_float and not spec.layers:
         with staging.notes.of("the layer at which float16 costs the most"):

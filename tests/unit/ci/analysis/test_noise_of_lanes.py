@@ -16,6 +16,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
 from ci.analysis.noise import predict_noise  # noqa: E402
+from ci.analysis.undefined import name_undefined  # noqa: E402
 from ci.graphs.onnx_program import read_onnx  # noqa: E402
 from ci.graphs.torch_program import read_torch  # noqa: E402
 from tests.build.exports import export_graph  # noqa: E402
@@ -113,6 +114,59 @@ def test_a_number_that_where_chooses_has_no_error(tmp_path: Path, bits: int) -> 
         assert at_low.size
         assert not at_low.any()
         assert errors.any()
+
+
+LOGIT = """
+    low = Constant<value_float = 0.00001>() high = Constant<value_float = 0.99999>()
+    one = Constant<value_float = 1.0>() p = Sigmoid(x)
+    {limited}
+    q = Sub(one, c) r = Div(c, q) l = Log(r) y = Sigmoid(l)
+"""
+LIMITED = {
+    "Where": "k = Greater(p, high) b = Where(k, high, p) j = Less(b, low) c = Where(j, low, b)",
+    "Min and Max": "b = Min(p, high) c = Max(b, low)",
+    "Clip": "c = Clip(p, low, high)",
+}
+
+
+@pytest.mark.parametrize("limited", LIMITED.values(), ids=LIMITED)
+def test_errors_do_not_leave_limits(tmp_path: Path, limited: str) -> None:
+    """QNN computes torch.logit of probabilities near 1 with 44 dB."""
+
+    def compute(x: Tensor) -> Tensor:
+        return torch.sigmoid(torch.logit(torch.sigmoid(x), eps=1e-5))
+
+    class Network(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return compute(x)
+
+    torch.manual_seed(2)
+    samples = [(10 * torch.randn(40, 16),) for _ in range(2)]
+    path = tmp_path / "network.onnx"
+    save(parser.parse_model(HEAD + "{" + LOGIT.format(limited=limited) + "}"), path)
+    of_file = read_onnx(path, tmp_path / "scratch.onnx")
+    of_module = read_torch(export_graph(Network(), samples[0]), samples[0])
+    arrays = [(values.numpy(),) for (values,) in samples]
+    for program, sets in ((of_file, arrays), (of_module, samples)):
+        (errors,) = predict_noise(program, sets)
+        assert np.isfinite(errors).all()
+        assert 0 < float(np.sqrt(np.mean(np.square(errors)))) < 0.02
+
+
+def test_the_operator_that_errors_make_undefined_is_named(tmp_path: Path) -> None:
+    class Network(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sqrt(x.sin() - x.sin().cos().acos()).exp()
+
+    torch.manual_seed(2)
+    samples = [(torch.rand(40, 16) + 0.1,)]
+    nodes = "a = Sin(x) b = Cos(a) c = Acos(b) d = Sub(a, c) e = Sqrt(d) y = Exp(e)"
+    path = tmp_path / "network.onnx"
+    save(parser.parse_model(HEAD + "{" + nodes + "}"), path)
+    of_file = read_onnx(path, tmp_path / "scratch.onnx")
+    of_module = read_torch(export_graph(Network(), samples[0]), samples[0])
+    for program, sets in ((of_file, [(samples[0][0].numpy(),)]), (of_module, samples)):
+        assert name_undefined(program, sets).lower().startswith("sqrt")
 
 
 class Cache(nn.Module):
