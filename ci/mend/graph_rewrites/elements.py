@@ -590,6 +590,31 @@ def write_log_by_roots(edit: GraphEditor, x: str) -> str:
     return _write_atanh(edit, z, 2.0 * 2**ROOTS)
 
 
+# A quotient of numbers from 1e-5 on has a step of 340 in 8 bits: 1.5 dB, and 37.9 dB after. And
+# ExecuTorch decomposes torch.logit with a comparison, which stays on the CPU.
+@defines("subtract-logarithms", "log", "logit")
+def subtract_logarithms(edit: GraphEditor, node: Node) -> None:
+    """Write the logarithm of a quotient of two computed values, such as that of a logit, as the
+    difference between their logarithms."""
+    dividend = node.reads[0]
+    if not edit.is_float(dividend):
+        return
+    if node.operator == "logit":
+        eps = edit.argument(node, "eps")
+        if eps is not None:
+            dividend = edit.clamp(dividend, min=eps, max=1 - eps)
+        divisor = edit.sub(1.0, dividend)
+        after = "p.log() - (1 - p).log(), with p = x.clamp(eps, 1 - eps)"
+    else:
+        quotient = edit.maker(dividend, "div")
+        if quotient is None or edit.operands(quotient):
+            return
+        dividend, divisor = quotient.reads[:2]
+        after = "x.log() - y.log()"
+    new = edit.sub(edit.log(dividend), edit.log(divisor))
+    edit.replace(node, new, after, "x.logit(eps)" if node.operator == "logit" else "(x / y).log()")
+
+
 # The approximation has an absolute error of 0.001 to 0.003, which small results show: 31.7 dB in
 # fp16 for a tanh behind a convolution (HiFi-GAN), and 61.8 dB after.
 @defines("separate-activation", "tanh", "sigmoid", "gelu", "silu")

@@ -394,6 +394,12 @@ ROWS: dict[str, list[Row]] = {
         (0, [(2, 1, 1), (2, 1, 4)], lambda x, y: x * y),
         (0, [(4, 1), (4,)], lambda x, y: x * y),
     ],
+    "subtract-logarithms": [
+        (1, (2, 8), lambda x: x.sigmoid().logit(1e-5)),
+        (1, (2, 8), lambda x: x.sigmoid().logit()),
+        (1, (2, 8), lambda x: (x.abs() / (x.exp() + 0.1)).log()),
+        (0, (2, 8), lambda x: (x.abs() / 3).log() + (2 / x.abs()).log()),
+    ],
     "log-by-roots": [(1, (2, 8), lambda x: (x.abs() * 10 + 0.01).log())],
     "logsumexp-by-roots": [
         (1, (2, 3, 8), lambda x: x.logsumexp(-1)),
