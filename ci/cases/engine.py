@@ -30,6 +30,7 @@ from provisioning.files import explain_no_room
 INPUTS, FLOAT, QUANTIZED = "inputs", "float", "quantized"
 NOISE = "noise/{}.npy"  # the index of an output
 STEPS = "steps.json"  # next to the log
+FROZEN = "frozen.json"
 CPU = "CPU time"
 # The stages of a case. A worker notes in the file STAGE, next to the log, which one it is in.
 STAGES = ("export", "quantize", "reference", "lower", "run", "judge")
@@ -178,6 +179,11 @@ class Staging:
         compiler refuses the model, crashes or hangs."""
         self.log.with_name(STEPS).write_bytes(msgspec.json.encode(steps))
 
+    def note_frozen(self, buffers: Sequence[str]) -> None:
+        """Write the buffers that quantization freezes next to the log, because the compiler may
+        refuse what is left of the model."""
+        self.log.with_name(FROZEN).write_bytes(msgspec.json.encode(buffers))
+
     def enter(self, stage: str) -> None:
         """Note for the progress line that one of STAGES begins."""
         self.log.with_name(STAGE).write_text(stage, encoding="ascii")
@@ -241,6 +247,15 @@ def read_steps(path: Path) -> tuple[Step, ...]:
     missing or incomplete, for example because the worker was killed."""
     try:
         return read_json(path, tuple[Step, ...])
+    except DocumentError:
+        return ()
+
+
+def read_frozen(path: Path) -> tuple[str, ...]:
+    """Return the buffers that ``note_frozen`` wrote to ``path``, or nothing as ``read_steps``
+    does."""
+    try:
+        return read_json(path, tuple[str, ...])
     except DocumentError:
         return ()
 

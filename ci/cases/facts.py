@@ -15,7 +15,7 @@ import numpy as np
 from ci.analysis.steps import Step
 from ci.cases.baselines import Baseline
 from ci.cases.cache import Artifact
-from ci.cases.engine import STEPS, Compiled, Notes, RunNotes, Sets, read_steps
+from ci.cases.engine import FROZEN, STEPS, Compiled, Notes, RunNotes, Sets, read_frozen, read_steps
 from ci.cases.outputs import stack_outputs
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS, count_operators
@@ -224,6 +224,11 @@ class CaseFacts:
         """Return the operators of the float32 model, or nothing if they are unknown."""
         artifact = self.evidence.artifact
         return artifact.compiled.steps if artifact else read_steps(self.directory / STEPS)
+
+    def read_frozen(self) -> tuple[str, ...]:
+        """Return the buffers that quantization freezes, or nothing if they are unknown."""
+        artifact = self.evidence.artifact
+        return artifact.compiled.frozen if artifact else read_frozen(self.directory / FROZEN)
 
     def find_faults(
         self, *, refused: bool = False, scheme: Scheme | None = None

@@ -201,8 +201,9 @@ class CaseJudge:
     ) -> CaseResult:
         """End a case without a program, after experiments. ``died`` is whether the process that
         compiled it died, and ``exceeded`` whether a limit of time or memory ended it."""
-        with self.facts.notes.of("the cause, by experiments"):
-            self.reasons.diagnose(finding, repeats=died, exceeded=exceeded)
+        if not self.reasons.is_frozen(self.facts.policy.advise([finding], log_tail)):
+            with self.facts.notes.of("the cause, by experiments"):
+                self.reasons.diagnose(finding, repeats=died, exceeded=exceeded)
         return self.end(Status.FAILED, [finding], log_tail)
 
     def end(

@@ -75,6 +75,7 @@ DECOMPOSED = re.compile(r"\(in (\w+)\)")  # in the reason of a node on the CPU
 OVERLOAD = re.compile(r"^aten\.|(?<=\w)\.\w+$")  # what PyTorch's name has besides the user's
 UNTRIED = "no experiment was made to find the cause"
 UNTRIED_FAULT = "not tried"
+CONSTANTS_ONLY = "QNN1338"  # the rule for a part of a model without inputs
 
 
 class Probes(Protocol):
@@ -424,6 +425,10 @@ class Reasons:
         if is_garbled and finding.id == ON_CPU.id:
             return NO_ADVICE
         advice = self.facts.policy.advise([finding], log)
+        if self.is_frozen(advice):
+            frozen = self.facts.read_frozen()
+            title = f"quantization freezes {name_buffers(frozen)}"
+            return replace(advise_on_frozen(frozen), title=title)
         # A user's own row has no name. A rule knows a pattern, which no experiment decided.
         is_rule = any(cause.name for cause in advice.causes)
         # Those of limits only say that one was exceeded, as certain as that is: what was tried to
@@ -440,6 +445,12 @@ class Reasons:
         if not is_rule or finding.question not in ACCURACY:
             return advice
         return NO_ADVICE if self.facts.options.only_certain else replace(doubt(advice), title="")
+
+    def is_frozen(self, advice: Advice) -> bool:
+        """Return whether what rules say about a refusal is due to state that quantization freezes:
+        what computes the next state has no input then."""
+        has_only_constants = any(cause.name == CONSTANTS_ONLY for cause in advice.causes)
+        return has_only_constants and bool(self.facts.read_frozen())
 
     def diagnose(self, finding: Finding, *, repeats: bool = False, exceeded: bool = False) -> None:
         """Have experiments made for a finding, and record what they show. ``repeats`` is whether it
@@ -493,11 +504,11 @@ def advise_on_frozen(names: Sequence[str]) -> Advice:
     """Return the cause that the quantized model has only the first values of buffers, and what
     helps. It was shown by an experiment: ci.models.eager.find_frozen."""
     return advise(
-        f"ExecuTorch's quantizer makes a constant of what reads {name_buffers(names)}, which each"
-        " call changes in place: with other values there, the float32 model returns other outputs,"
-        " and the quantized one the same",
-        f"{STATE_AS_INPUT}; or write the buffer with copy_, as"
-        f" self.{names[0]}.copy_(self.{names[0]} + 1), which is not frozen",
+        f"the quantized model has only the first values of {name_buffers(names)}, which each call"
+        " of the float32 model changes: ExecuTorch's quantizer makes a constant of what reads a"
+        " buffer that is changed in place, or lets the change go to a copy",
+        f"{STATE_AS_INPUT}; or write its new value with a single copy_, which is not frozen, as"
+        f" self.{names[0]}.copy_(self.{names[0]} + 1), in place of +=, add_ or mul_",
         certainty=Certainty.MEASURED,
         proof=Proof.PROVEN,
     )

@@ -306,6 +306,7 @@ class Lowering:
         frozen: list[str] = []
         with self.staging.notes.of("the buffers that quantization freezes"):
             frozen += find_frozen(self.model.module, module, self.model.evaluation[0])
+        self.staging.note_frozen(frozen)
         return tuple(frozen)
 
     def write_compiled(self, module: Any, choices: Choices, **facts: Any) -> Compiled:

@@ -181,19 +181,36 @@ def find_changed(module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
     }
 
 
+LOST_SHARE = 0.5  # of the change of a buffer, that a quantized model does not make
+
+
 def find_frozen(module: nn.Module, changed: nn.Module, inputs: Inputs) -> tuple[str, ...]:
     """Return the buffers that a call of a module changes and on which its outputs depend, but not
     the outputs of ``changed``, which a tool made of the module and whose buffers have the same
-    names. What reads them has become a constant there, so that only the first call is right. The
-    state of both does not change."""
+    names; or which a call of ``changed`` does not change so. What reads them has become a constant
+    there, or what it writes goes to a copy, so that only the first call is right. The state of both
+    does not change."""
     frozen = []
+    new_values = find_changed(changed, inputs)
     for name, value in find_changed(module, inputs).items():
         if any(name not in dict(part.named_buffers()) for part in (module, changed)):
             continue
-        moved = [_is_moved(part, name, value, inputs) for part in (module, changed)]
-        if moved == [True, False]:
+        if not _is_moved(module, name, value, inputs):
+            continue
+        before = dict(changed.named_buffers())[name]
+        is_lost = _is_update_lost(before, value, new_values.get(name, before))
+        if is_lost or not _is_moved(changed, name, value, inputs):
             frozen.append(name)
     return tuple(frozen)
+
+
+def _is_update_lost(before: Tensor, right: Tensor, value: Tensor) -> bool:
+    """Return whether the ``value`` of a buffer after a call is about as far from the ``right`` one
+    as the buffer was ``before`` the call."""
+    was_off, is_off = (
+        float((tensor.double() - right.double()).nan_to_num().norm()) for tensor in (before, value)
+    )
+    return is_off > LOST_SHARE * was_off
 
 
 def _is_moved(module: nn.Module, name: str, value: Tensor, inputs: Inputs) -> bool:

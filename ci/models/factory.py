@@ -5,6 +5,7 @@ This is ``(module, example_inputs)`` or ``(module, example_inputs, calibration_i
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def unpack(reference: str, result: Any) -> tuple[nn.Module, Inputs, tuple[Inputs
     if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
         why = "the module has weights on the device meta, which holds no values"
         raise _unwanted(name, why, "create the module on the CPU, or load its weights onto it")
+    require_names(name, module)
     (calibration,) = optional or (None,)
     calibration = () if calibration is None else calibration
     if isinstance(calibration, Mapping):
@@ -63,6 +65,27 @@ def unpack(reference: str, result: Any) -> tuple[nn.Module, Inputs, tuple[Inputs
         sets = [*samples]
     example, *calibration = fit_sets(name, example, sets)
     return module, example, tuple(calibration)
+
+
+# torch.export 2.13 writes a function with the names of the inputs as they are, in which these are
+# names of its own.
+REFUSED_NAMES = frozenset({"fx_pytree", "pytree", "self", "torch"})
+
+
+def require_names(name: str, module: nn.Module) -> None:
+    """Raise UsageError if an input of a module has a name with which torch.export makes no program
+    that runs. ``name`` is the file that defines the module."""
+    try:
+        parameters = inspect.signature(module.forward).parameters
+    except (TypeError, ValueError):  # as of a compiled one
+        return
+    refused = [parameter for parameter in parameters if parameter in REFUSED_NAMES]
+    if refused:
+        raise UsageError(
+            f"{name}: torch.export refuses an input of forward with the name {refused[0]!r}",
+            why="it writes the inputs' names into a function that uses this name itself",
+            fix="rename this argument of forward",
+        )
 
 
 def fit_sets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from ci.analysis.steps import Step
-from ci.cases.engine import Compiled, Delegation, Fallback, Garbled
+from ci.cases.engine import FROZEN, Compiled, Delegation, Fallback, Garbled
 from ci.cases.facts import CaseFacts, Options, Run
 from ci.cases.judged import CaseJudge
 from ci.cases.lowering_findings import find_floats
@@ -590,7 +591,20 @@ def test_a_frozen_buffer_is_named_without_experiments(tmp_path: Path) -> None:
     # If the case passes, it is a warning.
     judge_case.end_passed(compiled, "")
     (warning,) = judge_case.facts.evidence.warnings
-    assert "what reads the buffer count" in warning
+    assert "first values of the buffer count" in warning
+
+
+def test_a_refusal_of_constants_is_put_down_to_a_frozen_buffer(tmp_path: Path) -> None:
+    message = "No graph inputs present for graph [0]"
+    options = make_options(policy=read_emulator_policy(), experiments=None)
+    judge_case = make_judge(CaseSpec("net", Scheme.A8W8, "SM8650"), options, tmp_path)
+    for buffers, headline in (
+        ((), message),
+        (("mean",), "quantization freezes the buffer mean"),
+    ):
+        (judge_case.facts.directory / FROZEN).write_text(json.dumps(buffers))
+        (finding,) = judge_case.refuse(NOT_LOWERED.find(message), message).case.judgement.findings
+        assert finding.headline == f"refused: {headline}"
 
 
 def test_what_the_cpu_computes_is_no_known_fault(tmp_path: Path) -> None:

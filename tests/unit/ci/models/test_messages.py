@@ -33,6 +33,14 @@ from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 SNAPSHOT = Path(__file__).with_name("snapshots") / "messages.txt"
 A8W8, LINEAR = Scheme.A8W8, torch.nn.Linear(2, 2)
 ROW = torch.ones(1, 2)
+
+
+class OddNames(torch.nn.Module):
+    def forward(this, self: torch.Tensor) -> torch.Tensor:  # noqa: N805
+        """torch.export refuses the name."""
+        return self * 2
+
+
 SOURCE = """
 import numpy as np
 number = 5
@@ -194,6 +202,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "dtypes": (LINEAR, ROW, [ROW.int()]),
         "a set": (LINEAR, ROW, [{}]),
         "keywords": (LINEAR, (ROW,), {"mask": ROW}),
+        "an input called self": (OddNames(), (ROW,)),
     }
     calls |= {f"returns {name}": unpack(value) for name, value in returned_values.items()}
     calls["a generator"] = unpack((LINEAR, ROW, user_code.load_function(of("lazy"))()))

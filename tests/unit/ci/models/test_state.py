@@ -39,11 +39,31 @@ def test_the_buffers_that_a_call_changes_are_found_and_the_state_stays() -> None
     assert find_changed(nn.Linear(4, 4), X) == {}
 
 
+class Copied(Counter):
+    """Reads the buffer, and writes the next count to a copy."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = x + self.count
+        (self.count * 1.0).add_(1)
+        return y
+
+
+class Rounded(Counter):
+    """Rounds the next count, as a quantized model does."""
+
+    def forward(self, x: Tensor) -> Any:
+        y = x + self.count
+        self.count.copy_(self.count + 0.8)
+        return y
+
+
 @pytest.mark.parametrize(
     ("module", "frozen"),
     [
         (Counter(), ()),
         (Counter(reads=False), ("count",)),  # no output depends on ``unread``, in neither
+        (Copied(), ("count",)),
+        (Rounded(), ()),
         (nn.Identity(), ()),  # a tool that keeps no buffers is judged by its outputs alone
     ],
 )
