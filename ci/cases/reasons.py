@@ -508,7 +508,7 @@ def advise_on_frozen(names: Sequence[str]) -> Advice:
         " of the float32 model changes: ExecuTorch's quantizer makes a constant of what reads a"
         " buffer that is changed in place, or lets the change go to a copy",
         f"{STATE_AS_INPUT}; or write its new value with a single copy_, which is not frozen, as"
-        f" self.{names[0]}.copy_(self.{names[0]} + 1), in place of +=, add_ or mul_",
+        f" self.{names[0]}.copy_(self.{names[0]} + 1), instead of +=, add_ or mul_",
         certainty=Certainty.MEASURED,
         proof=Proof.PROVEN,
     )
