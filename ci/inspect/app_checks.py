@@ -600,6 +600,33 @@ def _calls_qnn(package: Package) -> bool:
     return package.needs_qnn or (package.brings_qnn and not package.is_qnn)
 
 
+# Before QNN898, because it answers the question of --soc: whatever connects the app to QNN, the
+# model does not get there.
+@APPS.check("QNN889")
+def see_soc_without_group(unit: AppUnit) -> Iterator[Seen]:
+    """Report that Google Play delivers no model of a pack to an SoC, or only the fallback. If the
+    pack has a model for it, in a directory whose group is spelled in another way than the group of
+    the configuration, that is another finding."""
+    if not unit.groups or unit.groups.fault:
+        return
+    for model, groups in _list_pack_groups(unit).items():
+        for soc in unit.socs:
+            own_groups = [group for group, socs in unit.groups.socs.items() if soc in socs]
+            is_misspelled = any(_find_spelled_alike(group, groups) for group in own_groups)
+            if _find_delivered(unit, soc, groups) or is_misspelled:
+                continue
+            fallback = f"its devices get {model}#group_{OTHER}" if OTHER in groups else ""
+            fallback = fallback or "its devices get no such model"
+            same_version = _list_served(unit, find_any_soc(soc).hexagon, groups)
+            near = (
+                f"; the model for {same_version[0]} has the same Hexagon version"
+                if same_version
+                else ""
+            )
+            where = f"{unit.name}: {unit.groups.file}"
+            yield seen(soc, where, model=model, fallback=fallback, near=near)
+
+
 @APPS.check("QNN898")
 def see_litert_without_npu(unit: AppUnit) -> Iterator[Seen]:
     """Report LiteRT's package in an app in which nothing connects it to QNN."""
@@ -784,31 +811,6 @@ def _find_delivered(unit: AppUnit, soc: str, groups: Collection[str]) -> str:
     """Return the group with a directory that Google Play delivers to an SoC, or ""."""
     configured = unit.groups.socs if unit.groups else {}
     return next((group for group in groups if soc in configured.get(group, ())), "")
-
-
-@APPS.check("QNN889")
-def see_soc_without_group(unit: AppUnit) -> Iterator[Seen]:
-    """Report that Google Play delivers no model of a pack to an SoC, or only the fallback. If the
-    pack has a model for it, in a directory whose group is spelled in another way than the group of
-    the configuration, that is another finding."""
-    if not unit.groups or unit.groups.fault:
-        return
-    for model, groups in _list_pack_groups(unit).items():
-        for soc in unit.socs:
-            own_groups = [group for group, socs in unit.groups.socs.items() if soc in socs]
-            is_misspelled = any(_find_spelled_alike(group, groups) for group in own_groups)
-            if _find_delivered(unit, soc, groups) or is_misspelled:
-                continue
-            fallback = f"its devices get {model}#group_{OTHER}" if OTHER in groups else ""
-            fallback = fallback or "its devices get no such model"
-            same_version = _list_served(unit, find_any_soc(soc).hexagon, groups)
-            near = (
-                f"; the model for {same_version[0]} has the same Hexagon version"
-                if same_version
-                else ""
-            )
-            where = f"{unit.name}: {unit.groups.file}"
-            yield seen(soc, where, model=model, fallback=fallback, near=near)
 
 
 def _find_spelled_alike(group: str, others: Iterable[str]) -> str:

@@ -67,8 +67,7 @@ def unpack(reference: str, result: Any) -> tuple[nn.Module, Inputs, tuple[Inputs
     return module, example, tuple(calibration)
 
 
-# torch.export 2.13 writes a function with the names of the inputs as they are, in which these are
-# names of its own.
+# torch.export 2.13 writes a function with the names of the inputs as they are, and uses these there.
 REFUSED_NAMES = frozenset({"fx_pytree", "pytree", "self", "torch"})
 
 

@@ -443,6 +443,8 @@ def test_the_fix_of_a_pattern_fits_what_it_excludes(
         (with_pack("Qualcomm_SM8650", build=""), "SM8650", ["QNN891"]),
         # Device groups deliver models, and libraries only if a feature module may have them.
         (with_pack("Qualcomm_SM8650", packages=LITERT), "SM8650", ["QNN898"]),
+        # What --soc asks is answered first.
+        (with_pack("Qualcomm_SM8650", packages=LITERT), "SM8750", ["QNN889", "QNN898"]),
         (
             with_pack("Qualcomm_SM8650", packages=f"{LITERT}\n{FEATURES}", features=FEATURE),
             *("SM8650", ["QNN893"]),
