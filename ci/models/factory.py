@@ -67,7 +67,7 @@ def unpack(reference: str, result: Any) -> tuple[nn.Module, Inputs, tuple[Inputs
     return module, example, tuple(calibration)
 
 
-# torch.export 2.13 writes a function with the names of the inputs as they are, and uses these there.
+# torch.export 2.13 writes a function with the names of the inputs, in which it uses these itself.
 REFUSED_NAMES = frozenset({"fx_pytree", "pytree", "self", "torch"})
 
 
