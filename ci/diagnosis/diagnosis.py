@@ -66,10 +66,11 @@ class Suspicion:
 
 @dataclass(frozen=True)
 class Tried:
-    """A remedy that was tried on the part, and its result."""
+    """A remedy that was tried on the part, or ``on_whole`` model, and its result."""
 
     remedies: tuple[RemedyChoice, ...]
     result: Result
+    on_whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -478,7 +479,7 @@ def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice]) -
         if result.failure == TIME_IS_UP:
             ended = TIME_IS_UP
             break
-        tried.append(Tried((remedy,), result))
+        tried.append(Tried((remedy,), result, on_whole=not part))
         if not gains(result, before):
             continue
         if result.is_right:
@@ -492,7 +493,7 @@ def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice]) -
         result = cast(Result, (yield RunPart(names, tuple(remedy.name for remedy in pair))))
         if result.failure == TIME_IS_UP:
             break
-        tried.append(Tried(pair, result))
+        tried.append(Tried(pair, result, on_whole=not part))
         if gains(result, after):
             cure, after = pair, result
         if after.is_right:

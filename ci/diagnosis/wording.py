@@ -190,26 +190,36 @@ def name_reason(remedy: RemedyChoice, diagnosis: Diagnosis) -> str:
     return remedy.reason
 
 
+def list_trials(diagnosis: Diagnosis) -> list[str]:
+    """Return what was tried in vain on what the experiments were made with, and what on the whole
+    model beside it."""
+    counts_nodes = bool(diagnosis.before.cpu_nodes)
+    of_part: list[str] = []
+    of_whole: list[str] = []
+    for trial in diagnosis.tried:
+        names = " and ".join(remedy.name for remedy in trial.remedies)
+        shown = trial.result.failure or show_result(trial.result, counts_nodes=counts_nodes)
+        (of_whole if trial.on_whole and diagnosis.part else of_part).append(f"{names} ({shown})")
+    facts = [f"tried: {shorten_list(of_part)}"] if of_part else []
+    if of_whole:
+        facts.append(f"tried on the whole model: {shorten_list(of_whole)}")
+    if not (facts or diagnosis.ended):
+        facts.append("no known rewrite applies to it")
+    return facts
+
+
 def list_facts(diagnosis: Diagnosis) -> list[str]:
     """Return what is known of a cause that experiments did not show, and what was tried."""
 
     def show(result: Result) -> str:
         return show_result(result, counts_nodes=bool(diagnosis.before.cpu_nodes))
 
-    tried = [
-        f"{' and '.join(remedy.name for remedy in trial.remedies)}"
-        f" ({trial.result.failure or show(trial.result)})"
-        for trial in diagnosis.tried
-    ]
     facts = [f"{name_subject(diagnosis)} has {show(diagnosis.before)}"]
     if diagnosis.on_whole and diagnosis.is_only_of_part:
         names = " and ".join(remedy.name for remedy in diagnosis.cure)
         facts[0] += f", and {show(diagnosis.after)} with {names}"
         facts.append(f"the whole model has {show_pair(*diagnosis.on_whole)} with it")
-    if tried:
-        facts.append(f"tried: {shorten_list(tried)}")
-    elif not diagnosis.ended:
-        facts.append("no known rewrite applies to it")
+    facts += list_trials(diagnosis)
     if diagnosis.examined:
         examined = [
             f"{describe_form(form)} ({result.failure or show(result)})"

@@ -444,11 +444,13 @@ def show_finding(finding: Finding) -> Iterator[str]:
 
 
 def show_brief(finding: Finding) -> str:
-    """Return a finding in one line: its headline, the best known cause and the best remedy."""
+    """Return a finding in one line: its headline, its causes and the best remedy."""
     parts = [f"{finding.headline} [{finding.id}]"]
-    best_cause = next(iter(finding.causes), None)
-    if best_cause and (text := show_cause(finding, best_cause)):
-        parts.append(f"{CAUSE_WORDS[best_cause.certainty]}: {text}")
+    parts += [
+        f"{name_cause(cause, finding.causes)}: {text}"
+        for cause in finding.causes
+        if (text := show_cause(finding, cause))
+    ]
     parts += [f"{REMEDY_WORDS[remedy.proof]}: {remedy.text}" for remedy in finding.remedies[:1]]
     return "; ".join(parts)
 

@@ -534,7 +534,7 @@ BELOW_LIMIT = Suspicion(Result(reached_db=12.0), count=4, divides=False)  # of t
             {"2": HANGS, "3": ENDLESS.whole_result, "3 b": HANGS},
             (
                 "the part (add [net.py:17], add [net.py:18], add [net.py:19]) has no outputs;"
-                f" tried: b ({HANGS.failure}); also run {OTHER_FORMS}; {KEPT}"
+                f" tried on the whole model: b ({HANGS.failure}); also run {OTHER_FORMS}; {KEPT}"
             ),
         ),
         (
@@ -861,7 +861,8 @@ AS_WRITTEN = "QNN does not take these operators as they are written"
             {"2": ON_CPU, "2 b": ON_CPU, "2 a": REFUSED, "2 16a8w": ON_CPU, "b": ON_CPU, "a": DIES},
             ["2", "2 b", "2 a", "b", "a", "2 16a8w", *FORMS],
             (
-                f"{NO_CHANGE}: {TWO}; tried: b (2 nodes on the CPU), a (the process died: SIGSEGV);"
+                f"{NO_CHANGE}: {TWO}; tried on the whole model: b (2 nodes on the CPU), a (the"
+                " process died: SIGSEGV);"
                 f" also run in 16a8w (2 nodes on the CPU), {OTHER_FORMS}; {KEPT}"
             ),
         ),
@@ -1035,9 +1036,9 @@ IN_VAIN = ", ".join(f"{name} ({ALIKE.failure})" for name in VAIN)
             {"2": ALIKE, "2 d": DIES, "2 16a8w": ALIKE},
             ["b", "a", "c", "2", "2 d", "2 16a8w", *FORMS],
             (
-                f"no experiment shows the cause: {PART} has no outputs; tried: {IN_VAIN}, d (the"
-                f" process died: SIGSEGV); also run in 16a8w ({ALIKE.failure}), {OTHER_FORMS};"
-                f" {KEPT}"
+                f"no experiment shows the cause: {PART} has no outputs; tried: d (the process died:"
+                f" SIGSEGV); tried on the whole model: {IN_VAIN}; also run in 16a8w"
+                f" ({ALIKE.failure}), {OTHER_FORMS}; {KEPT}"
             ),
         ),
     ],

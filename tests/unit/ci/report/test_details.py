@@ -92,6 +92,22 @@ def test_how_certain_a_cause_is_stands_in_text_json_and_sarif(
     assert result["properties"] == {"certainty": certainty.value}
 
 
+def test_an_annotation_has_all_causes_of_a_finding(report: Report) -> None:
+    causes = (
+        Cause(text="a norm", certainty=Certainty.KNOWN),
+        Cause(text="the part has 3.0 dB", certainty=Certainty.UNKNOWN),
+    )
+    finding = NOISE.find("it is wrong", places=[Place(file="n.py", line=3)]).explained(
+        Advice(causes=causes)
+    )
+    case = change_case(CASE, status=Status.FAILED, findings=(finding,))
+    (annotation,) = make_annotations(replace(report, cases=(case,)))
+    message = (
+        "not faithful: it is wrong [QNN2001]; why: a norm; open: the part has 3.0 dB (8a8w SM8650)"
+    )
+    assert annotation.message == message
+
+
 def test_a_sarif_log_reads_as_its_snapshot() -> None:
     """The report has each level, rule and kind of place."""
     annotations = [
