@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ci.cases.kept import LIMIT_BYTES, check_tensor
-from ci.cases.policy import EmulatorPolicy, Override, Unsupported, read_emulator_policy
+from ci.cases.policy import LANES, EmulatorPolicy, Override, Unsupported, read_emulator_policy
 from ci.explain.rules import Advice
 from ci.facts.finding import Finding
 from ci.facts.kinds import ON_CPU, OVER_BUDGET
@@ -24,6 +24,18 @@ from tests.stand_ins.reports import say
 DEFAULT = read_emulator_policy()
 LPAI = next(backend for backend in Backend if backend.is_lpai)
 FP16, A8W8 = Scheme.FP16, Scheme.A8W8
+
+
+def test_a_scheme_asks_for_the_same_accuracy_in_every_runtime() -> None:
+    """Otherwise one accuracy is green in one runtime and red in another, and ``test`` compares them
+    in one table."""
+    required: dict[str, list[tuple[str, float | None]]] = {}
+    for lane in ("test_emulator", "test_onnx", "test_litert"):
+        for scheme, limits in read_emulator_policy(lane=LANES[lane]).schemes.items():
+            required.setdefault(scheme, []).append((lane, limits.min_sqnr_db_all))
+    for scheme, of_lanes in required.items():
+        _, decibels = of_lanes[0]
+        assert of_lanes == [(lane, decibels) for lane, _ in of_lanes], scheme
 
 
 def with_rows(*rows: Unsupported) -> EmulatorPolicy:
