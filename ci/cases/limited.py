@@ -23,7 +23,7 @@ from provisioning.console.allowance import Allowance
 from provisioning.console.command import explain_exception
 from provisioning.console.process import end_marked, module_command, run_streams
 from provisioning.console.usage import share_memory
-from provisioning.errors import QnnCiError, UsageError
+from provisioning.errors import FailedError, QnnCiError, UsageError
 from provisioning.files import explain_writes, scratch_directory
 
 R = TypeVar("R")
@@ -47,7 +47,7 @@ def run_limited(
 
     The process may take ``timeout_s`` seconds and ``max_bytes`` of memory or, if that is 0, the
     memory that is available. Raises UsageError, which says that ``subject`` cannot be read, if it
-    exceeds a limit or dies.
+    exceeds a limit or dies, or FailedError if that happens in a user's function.
     """
     memory = (max_bytes, 0) if max_bytes else share_memory(1)
     mark, job_id = secrets.token_hex(), secrets.token_hex()
@@ -69,7 +69,7 @@ def run_limited(
     # Packages may print while they are imported, before the answer, and when the process exits.
     data = ended.stdout.partition(mark.encode())[2]
     if call and (ended.exceeded or not data):
-        raise UsageError(
+        raise FailedError(  # as if it had raised an exception
             f"{name_call(call)} did not return",
             why=ended.exceeded or f"the process that called it {ended.describe()}",
             fix="call it in Python by itself, and let it return; raise --timeout-s if it is slow",

@@ -15,7 +15,7 @@ from ci.facts.finding import Place
 from ci.facts.kinds import DIED
 from ci.models.user_code import call_function
 from provisioning.console.usage import has_ended
-from provisioning.errors import ExitCode, QnnCiError, UsageError
+from provisioning.errors import ExitCode, FailedError, QnnCiError
 
 DATA = """
 import os, subprocess, sys, time
@@ -84,7 +84,7 @@ def require_no_children(folder: Path) -> None:
 def test_a_users_function_that_does_not_return_is_named_and_its_children_are_ended(
     data: Path, function: str, why: str
 ) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(FailedError) as caught:
         run_limited(partial(call, f"{data}:{function}"), "the model", timeout_s=3)
     assert caught.value.what == f"your function data.py:{function} did not return"
     assert why in caught.value.why
@@ -137,7 +137,7 @@ def test_the_nodes_of_a_model_are_listed_when_its_function_returns(
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     words = ["test-emulator", "--list", "--model", "net.py:factory", "--timeout-s"]
     (tmp_path / "net.py").write_text(NET.format("os._exit(3)"))
-    assert main([*words, "600"]) == ExitCode.USAGE
+    assert main([*words, "600"]) == ExitCode.FAILED
     message = " ".join(capsys.readouterr().err.split())
     assert "net.py:factory did not return" in message
     assert "let it return; raise --timeout-s if it is slow" in message
