@@ -25,19 +25,22 @@ class _Guard(MetaPathFinder):
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         """Return None, so that another finder finds the module. Raises MemoryError."""
-        if name == "numpy":
-            limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-            if limit < used_bytes() + needed_bytes():
-                raise MemoryError
+        if name == "numpy" and 0 < limit_bytes() < used_bytes() + needed_bytes():
+            raise MemoryError
         return None
 
 
 def guard_imports() -> None:
     """Let an import of numpy raise MemoryError if the limit of the address space is too low for it.
     Without a limit, nothing changes."""
-    is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-    if is_limited and not any(isinstance(finder, _Guard) for finder in sys.meta_path):
+    if limit_bytes() and not any(isinstance(finder, _Guard) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Guard())
+
+
+def limit_bytes() -> int:
+    """Return the limit of the address space of this process, 0 if there is none."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return 0 if limit == resource.RLIM_INFINITY else limit
 
 
 def needed_bytes() -> int:

@@ -195,9 +195,10 @@ class NdkFacts:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The machine. Sizes are in GB (10**9 bytes). ``libraries`` maps the names of wanted libraries
-    to the paths where the loader finds them, or to None. ``has_cuda`` is whether CMake would find a
-    CUDA toolkit.
+    """The machine. Sizes are in GB (10**9 bytes). ``address_space_gb`` is the limit of the address
+    space of a process (``ulimit -v``), 0 if there is none. ``libraries`` maps the names of wanted
+    libraries to the paths where the loader finds them, or to None. ``has_cuda`` is whether CMake
+    would find a CUDA toolkit.
     """
 
     system: str
@@ -207,6 +208,7 @@ class HostFacts:
     memory_gb: float
     disk_free_gb: float
     disk_path: str
+    address_space_gb: float = 0
     cpu_flags: frozenset[str] = frozenset()
     tools: tuple[ToolFacts, ...] = ()
     libraries: Mapping[str, str | None] = field(default_factory=dict)

@@ -61,6 +61,7 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The requirements of a profile.
 
     ``machines`` are the allowed kinds of CPU, and ``glibc`` is the oldest allowed version.
+    ``address_space_gb`` is the address space that the smallest model needs.
     ``sdk`` contains the names of the artifacts that may serve as the SDK, the best first.
     ``libraries`` maps the SDK's directories to required files. ``skels`` is true if the SDK's stubs
     and skels are pushed to a device; ``staged`` are the other files that a device needs.
@@ -74,6 +75,7 @@ class Fitness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     glibc: str = "2.34"
     cpu_flags: tuple[str, ...] = ()
     memory_gb: float = 0
+    address_space_gb: float = 0
     disk_gb: float = 0
     cores: int = 1
     sdk: tuple[str, ...] = ()

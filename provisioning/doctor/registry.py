@@ -299,6 +299,7 @@ def tell_case(case: Case) -> Seen:
         glibc=fitness.glibc,
         disk_needed_gb=fitness.disk_gb,
         memory_advised_gb=fitness.memory_gb,
+        address_space_needed_gb=fitness.address_space_gb,
         cores_advised=fitness.cores,
         backend=facts.backend,
         libraries=facts.sdk.root / HOST_DIRECTORY if facts.sdk else "",

@@ -16,7 +16,7 @@ Mutate = Callable[[World], object]
 Ask = Callable[[SurveyRequest, World], SurveyRequest]
 
 # How large the machine is, is not what these faults are about.
-SIZES = {"QNN004", "QNN005", "QNN006", "QNN007"}
+SIZES = {"QNN004", "QNN005", "QNN006", "QNN007", "QNN008"}
 
 
 def as_it_is(request: SurveyRequest, world: World) -> SurveyRequest:

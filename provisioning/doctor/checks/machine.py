@@ -36,6 +36,7 @@ ENVIRONMENT.when(
     ),
     QNN005=lambda case: case.facts.host.disk_free_gb < case.fitness.disk_gb,
     QNN006=lambda case: 0 < case.facts.host.memory_gb < case.fitness.memory_gb,
+    QNN008=lambda case: 0 < case.facts.host.address_space_gb < case.fitness.address_space_gb,
     QNN007=lambda case: case.facts.host.cores < case.fitness.cores,
 )
 

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from provisioning.artifacts.installations import SDK_YAML, SdkIdentity, read_sdk_yaml
 from provisioning.console.git import ask_git, read_commit
+from provisioning.console.memory import limit_bytes
 from provisioning.console.process import fill_script, run_process
 from provisioning.console.usage import measure_memory
 from provisioning.doctor.facts import (
@@ -60,6 +61,7 @@ def survey_host(
         memory_gb=round(measure_memory()[1] / 1e9, 1),
         disk_free_gb=round(free_bytes(disk) / 1e9, 1),
         disk_path=str(disk),
+        address_space_gb=round(limit_bytes() / 1e9, 2),
         cpu_flags=frozenset(line[1].split() if line else []),
         tools=survey_tools(programs, variables) if programs else (),
         libraries=find_libraries(libraries),

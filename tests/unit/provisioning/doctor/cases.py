@@ -79,7 +79,7 @@ from provisioning.manifest.pairs import (
 )
 
 HOST = HostFacts("Linux", "x86_64", "2.34", 2, 3, 5, "/")
-FIT = Fitness(cpu_flags=("avx",), memory_gb=3, disk_gb=5, cores=2)
+FIT = Fitness(cpu_flags=("avx",), memory_gb=3, address_space_gb=2, disk_gb=5, cores=2)
 ELF = ElfFacts(
     Path("/sdk/libQnnA.so"),
     1,
@@ -429,6 +429,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN005": (machine(disk_free_gb=4.9), machine(disk_free_gb=5)),
     "QNN006": (machine(memory_gb=2.9), machine(memory_gb=3)),
     "QNN007": (machine(cores=1), machine(cores=2)),
+    "QNN008": (machine(address_space_gb=1.9), machine(address_space_gb=2)),
     "QNN010": (tool(None, path=None), tool(None, path=None, optional=True)),
     "QNN011": (tool(None), tool("3.28")),
     "QNN012": (tool("3.23.9"), tool("3.24")),
