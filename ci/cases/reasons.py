@@ -594,9 +594,12 @@ def mark_part(
     )
 
 
+FIX = "fix: "  # before the remedy in a warning of a fault
+
+
 def describe_fault(advice: Advice) -> str:
     """Return a known fault and its remedy in one line."""
-    fixes = (f"fix: {remedy.text}" for remedy in advice.remedies)
+    fixes = (f"{FIX}{remedy.text}" for remedy in advice.remedies)
     return "; ".join([*(cause.text for cause in advice.causes), *fixes])
 
 

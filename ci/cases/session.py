@@ -22,6 +22,7 @@ from ci.cases.engine import Engine
 from ci.cases.facts import CaseResult, Evidence, Options
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import Pool
+from ci.cases.reasons import FIX
 from ci.cases.row import make_case
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Cause, Finding, Proof, Question, Remedy
@@ -300,6 +301,7 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
     for result in results:
         case = result.case
         cases_of_model = alike[case.model, case.soc]
+        case = check_warnings(case, cases_of_model)
         first = (
             case.judgement.findings[0]
             if case.judgement.status is Status.FAILED and case.judgement.findings
@@ -329,7 +331,14 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
         yield structs.replace(
             case,
             judgement=structs.replace(
-                case.judgement, findings=(first, *case.judgement.findings[1:])
+                case.judgement,
+                findings=(
+                    first,
+                    *(
+                        check_remedies(finding, case.scheme, cases_of_model)
+                        for finding in case.judgement.findings[1:]
+                    ),
+                ),
             ),
         )
 
@@ -368,13 +377,36 @@ def check_remedies(finding: Finding, own_scheme: str, cases: Sequence[Case]) -> 
             if schemes and NOT_TRIED in remedy.text:
                 tried = f" (in this run, {' and '.join(schemes)} {status.value})"
                 return structs.replace(remedy, text=remedy.text.replace(NOT_TRIED, tried))
-        named = [scheme for scheme in failed if re.search(rf"(?<![\w\"-]){scheme}\b", remedy.text)]
-        if not named or "`" in remedy.text:
-            return remedy
-        text = f"{remedy.text} (in this run, {' and '.join(named)} failed, too)"
-        return structs.replace(remedy, text=text)
+        return structs.replace(remedy, text=name_failed(remedy.text, failed, "failed, too"))
 
     return structs.replace(finding, remedies=tuple(map(check, finding.remedies)))
+
+
+def check_warnings(case: Case, cases: Sequence[Case]) -> Case:
+    """Return a case whose warnings of known faults say which of the schemes that their remedies
+    name failed in this run. ``cases`` are those of the same model."""
+    failed = [
+        sibling.scheme
+        for sibling in cases
+        if sibling.judgement.status is Status.FAILED and sibling.scheme != case.scheme
+    ]
+    verb = "failed, too" if case.judgement.status is Status.FAILED else "failed"
+    warnings = []
+    for warning in case.judgement.warnings:
+        fault, fix, remedy = warning.partition(FIX)
+        warnings.append(f"{fault}{fix}{name_failed(remedy, failed, verb)}")
+    return structs.replace(
+        case, judgement=structs.replace(case.judgement, warnings=tuple(warnings))
+    )
+
+
+def name_failed(remedy: str, failed: Sequence[str], verb: str) -> str:
+    """Return a remedy that says which of the ``failed`` schemes it names. Commands stay as they
+    are."""
+    named = [scheme for scheme in failed if re.search(rf"(?<![\w\"-]){scheme}\b", remedy)]
+    if not named or "`" in remedy:
+        return remedy
+    return f"{remedy} (in this run, {' and '.join(named)} {verb})"
 
 
 def is_wrong(case: Case) -> bool:

@@ -246,6 +246,26 @@ def test_a_remedy_says_that_a_scheme_that_it_names_failed_in_this_run(
 
 
 @pytest.mark.parametrize(
+    ("warning", "shown"),
+    [
+        ("5 dB in fp16; fix: use fp16", "5 dB in fp16; fix: use fp16 (in this run, fp16 failed)"),
+        ("5 dB in fp16; fix: scale it", "5 dB in fp16; fix: scale it"),
+    ],
+)
+def test_the_remedy_of_a_warning_says_so_too(warning: str, shown: str) -> None:
+    judgements = [
+        JudgementFacts(status=Status.PASSED, warnings=(warning,)),
+        JudgementFacts(status=Status.FAILED, findings=(NOISE.find("it is off"),)),
+    ]
+    cases = [
+        Case(model="m", scheme=scheme, soc="S", judgement=judgement)
+        for scheme, judgement in zip(("u16a8w", "fp16"), judgements, strict=True)
+    ]
+    first, _ = compare_schemes([*map(CaseResult, cases)])
+    assert first.judgement.warnings == (shown,)
+
+
+@pytest.mark.parametrize(
     ("scheme", "status", "shown"),
     [
         ("16a8w", Status.FAILED, "use 16 bits (in this run, 16a8w failed)"),
