@@ -14,6 +14,7 @@ from ci.report.text import count
 
 PRECISION = "docs/guides/precision.md"
 SHOWN = 4  # operators, or remedies that were tried
+NO_REMEDY = "experiments found no remedy"
 MORE_TIME = "a larger --diagnose, or `localise`, tries more"
 
 
@@ -260,5 +261,6 @@ def answer_once(causes: Sequence[Cause], diagnosis: Diagnosis | None) -> tuple[C
         return decided if is_known else tuple(causes)
     if is_known and not (diagnosis.tried or diagnosis.part or diagnosis.ended):
         return decided
-    left_open = Cause(text="; ".join(list_facts(diagnosis)), certainty=Certainty.UNKNOWN)
+    facts = "; ".join(list_facts(diagnosis))
+    left_open = Cause(text=f"{NO_REMEDY}: {facts}", certainty=Certainty.UNKNOWN)
     return (*decided, left_open)

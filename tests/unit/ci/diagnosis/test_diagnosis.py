@@ -43,6 +43,7 @@ NO_NODE = "refused: QNN accepts no node"
 REFUSED = Result(failure=NO_NODE)
 DIES = Result(failure="the process died: SIGSEGV")
 LATE = Result(failure=TIME_IS_UP)
+LEFT_OPEN = "open: experiments found no remedy"
 TOO_LATE = f"{TIME_IS_UP}: {MORE_TIME}"
 # A chain of 20 operators, each of a line of its own
 CHAIN = [
@@ -442,7 +443,7 @@ MESSAGE = Cause(text="a message", certainty=Certainty.KNOWN, name="QNN1302")
             [
                 "why: measured",
                 f"likely: {GUESS.text}",
-                f"open: the model has 18.6 dB; not tried: b, a; {TOO_LATE}; {KEPT}",
+                f"{LEFT_OPEN}: the model has 18.6 dB; not tried: b, a; {TOO_LATE}; {KEPT}",
             ],
         ),
         (
@@ -450,7 +451,7 @@ MESSAGE = Cause(text="a message", certainty=Certainty.KNOWN, name="QNN1302")
             (GUESS, UNDECIDED),
             [
                 f"likely: {GUESS.text}",
-                f"open: the model has 18.6 dB; tried: b (18.6 dB), a (18.6 dB); {KEPT}",
+                f"{LEFT_OPEN}: the model has 18.6 dB; tried: b (18.6 dB), a (18.6 dB); {KEPT}",
             ],
         ),
         # A message that is known says what stopped, and experiments showed nothing of why.
@@ -459,7 +460,7 @@ MESSAGE = Cause(text="a message", certainty=Certainty.KNOWN, name="QNN1302")
             (MESSAGE, UNDECIDED),
             [
                 f"why: {MESSAGE.text}",
-                f"open: the model has 18.6 dB; tried: b ({NO_NODE}), a (18.6 dB); {KEPT}",
+                f"{LEFT_OPEN}: the model has 18.6 dB; tried: b ({NO_NODE}), a (18.6 dB); {KEPT}",
             ],
         ),
         ({"b": RIGHT}, (MESSAGE, UNDECIDED), [f"why: {MESSAGE.text}"]),
