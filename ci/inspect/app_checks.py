@@ -21,7 +21,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile, find_texts
-from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
+from ci.inspect.compat import Answer, Axis, Runtime, Verdict, judge_compat
 from ci.inspect.files import describe_runtime, inspect_file
 from ci.inspect.litert_libraries import DISPATCH, LITERT_NAME, PLUGIN, describe_releases
 from ci.inspect.maven import (
@@ -154,14 +154,19 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
 def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
     """Yield each program of the app, and the answer of `compat` for it. Damaged programs are left
     out: the doctor reports them (QNN322). So are those for other NPUs, which an app has besides."""
+    # Of an app with thousands of libraries and programs, it is made once, and not for each program.
+    runtimes: dict[frozenset[str], Runtime] = {}
     for asset in unit.assets:
         with suppress(UnfitError, UsageError):  # no onnx package, or an unreadable file
             for program in inspect_file(asset.path, asset.name).programs:
                 if program.damage or program.is_of_other_maker:
                     continue
-                operators = {name for method in program.methods for name in method.cpu_operators}
-                runtime = describe_runtime(unit.tree.files, unit.name, operators)
-                yield asset, judge_compat(program, runtime, soc)
+                operators = frozenset(
+                    name for method in program.methods for name in method.cpu_operators
+                )
+                if operators not in runtimes:
+                    runtimes[operators] = describe_runtime(unit.tree.files, unit.name, operators)
+                yield asset, judge_compat(program, runtimes[operators], soc)
 
 
 def _is_for_soc(answer: Answer) -> bool:
@@ -1079,6 +1084,9 @@ def _list_wrong_socs(unit: AppUnit, shown: str) -> list[str]:
     others. The app's configuration says which SoCs a group has; without it, the name of a group of
     LiteRT's tools does. An app may choose among several models in a directory of another group, and
     a model may run on another SoC of the same Hexagon version."""
+    group = GROUP.search(shown)
+    if not group:
+        return []
     targets = [
         (program.shown, target)
         for program, facts in unit.list_programs()
@@ -1086,8 +1094,7 @@ def _list_wrong_socs(unit: AppUnit, shown: str) -> list[str]:
     ]
     own_targets = [target for program, target in targets if program == shown]
     of_tools = DEVICE_GROUP.match(shown)
-    group = GROUP.search(shown)
-    if not group or not own_targets:
+    if not own_targets:
         return []
     socs = unit.groups.socs.get(group[2], ()) if unit.groups and not unit.groups.fault else ()
     if of_tools and not socs:

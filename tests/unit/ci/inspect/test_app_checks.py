@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
+from ci.inspect import app_checks
 from ci.inspect.app_checks import (
     APPS,
     PAIRINGS,
@@ -23,6 +24,8 @@ from ci.inspect.app_checks import (
 )
 from ci.inspect.app_verdicts import CheckedUnit, render_units
 from ci.inspect.apps import QNN_ABI, AppManifest, AppUnit, Kind, PackedFile
+from ci.inspect.compat import Runtime
+from ci.inspect.files import describe_runtime
 from provisioning.doctor.facts import TreeFacts
 from provisioning.doctor.registry import Finding, Severity
 from provisioning.elf.facts import EM_X86_64
@@ -1052,3 +1055,19 @@ def test_libraries_of_two_modules_with_one_name_and_two_contents_are_reported(
     module = {"npu/build.gradle": "", f"npu/src/main/jniLibs/{ABI}/{name}": library(name, OLDER)}
     findings = judge(write_files(project, module), tmp_path / "b")
     assert [finding.subject for finding in findings if finding.id == "QNN867"] == [name]
+
+
+def test_the_libraries_of_an_app_are_described_once_for_all_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An APK of 10,000 libraries and 10,000 programs took minutes."""
+    descriptions: list[Runtime] = []
+
+    def describe(*words: Any) -> Runtime:
+        descriptions.append(describe_runtime(*words))
+        return descriptions[-1]
+
+    monkeypatch.setattr(app_checks, "describe_runtime", describe)
+    programs = {f"assets/{name}.pte": make_program() for name in "abc"}
+    judge(apk(SET | BACKEND, other_files=programs)(tmp_path / "a"), tmp_path / "b", "SM8650")
+    assert len(descriptions) == 1
