@@ -16,7 +16,7 @@ from ci.facts.finding import NOWHERE, Origin
 from ci.graphs.bounds import LEAST_RIGHT_EXPONENT, find_least
 from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Array, Constants, Graph, Node, Numbers
 from ci.graphs.operators import CONVERTS, MOVED, is_dequantizer, is_quantizer
-from ci.models.one_channel import has_too_many_outputs
+from ci.models.crowded import has_crowded_channels, has_too_many_outputs
 from ci.models.short_rows import find_short_row
 
 # The result of these operators equals their input, so a pattern ignores them.
@@ -90,8 +90,11 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``group_outputs``: the output channels of each group of a transposed convolution
     - ``depthwise``: 1 if a convolution has a group for each of several input channels
     - ``crowded``: 1 if a convolution has one input channel and more outputs than QNN computes right
-      in float16, see ci.models.one_channel. A CONV_2D of a .tflite file, which has a ``multiplier``
+      in float16, see ci.models.crowded. A CONV_2D of a .tflite file, which has a ``multiplier``
       of 0, is right
+    - ``crowded_channels``: 1 if a depthwise convolution of several channels has more outputs than
+      QNN computes right in float16, see ci.models.crowded
+    - ``multiplied``: the outputs of each channel of a depthwise convolution
     - ``surplus``: the output padding of a depthwise transposed convolution minus its padding, plus
       1, or 0 if it has no output padding
     - ``factor``: the magnitude of a constant operand with one element
@@ -234,6 +237,11 @@ def _measure_convolution(operands: Sequence[Operand], numbers: Numbers) -> Measu
         yield "crowded", (1.0,)
     if channels > 1 and max(numbers["groups"], default=1) == channels:
         yield "depthwise", (1.0,)
+        image = operands[0].shape[2:]
+        if "output_padding" not in numbers:
+            yield "multiplied", (float(outputs // channels),)
+            if has_crowded_channels(image, channels, outputs):
+                yield "crowded_channels", (1.0,)
         added = numbers.get("output_padding", ())
         padded = zip(added, _repeat(numbers, "padding", 0.0), strict=False)
         yield (

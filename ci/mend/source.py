@@ -42,7 +42,7 @@ USED = (
     "ci.graphs.torch_edit",
     "ci.graphs.torch_state",
     "ci.mend.axes",
-    "ci.models.one_channel",
+    "ci.models.crowded",
     "ci.models.short_rows",
 )
 # Of ci.mend.rewrite.

@@ -51,7 +51,9 @@ def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Pat
         number = number_of(name)
         graph = graphs[number]
         expected = compute(graph, number)[0][name.partition("_")[2]].numpy()
-        np.testing.assert_allclose(array, expected, rtol=1e-3, atol=1e-4, err_msg=str(graph))
+        # What two large numbers leave of each other is only as exact as they are.
+        atol = 1e-6 * max(np.abs(expected).max(), 100)
+        np.testing.assert_allclose(array, expected, rtol=1e-3, atol=atol, err_msg=str(graph))
         compared_operators.update(graph.operators)
     assert len(compared_operators) > 25
 

@@ -85,6 +85,16 @@ def make_crowded_convolution() -> bytes:
     return finish(net, x, net.call("DEPTHWISE_CONV_2D", reads, (1, 1, 9, 257), name, **options))
 
 
+def make_crowded_channels() -> bytes:
+    net = Net()
+    x = net.add_tensor((1, 6, 6, 4), "x")
+    options = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    options |= {"padding": VALID, "depthMultiplier": 64}
+    reads = (x, net.draw(1, 3, 3, 256), net.draw(256, scale=0.1))
+    name = "DepthwiseConv2DOptions"
+    return finish(net, x, net.call("DEPTHWISE_CONV_2D", reads, (1, 4, 4, 256), name, **options))
+
+
 def make_pool() -> bytes:
     net = Net()
     x = net.add_tensor((1, 16, 4, 4), "x")
@@ -287,6 +297,7 @@ class Row(NamedTuple):
 CHANGED = {
     "surround-kernel": Row("surround-kernel", make_padded_convolution, "PAD CONV_2D TANH"),
     "repeat-channel": Row("repeat-channel", make_crowded_convolution, "CONV_2D"),
+    "join-crowded-groups": Row("join-crowded-groups", make_crowded_channels, "CONV_2D"),
     "stride-by-pool": Row(
         "stride-by-pool", make_strided_convolution, "DEPTHWISE_CONV_2D MAX_POOL_2D"
     ),

@@ -766,6 +766,22 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 1, 40), nn.Conv1d(1, 257, 3)),
         (0, (2, 2, 40), nn.Conv1d(2, 257, 4)),
     ],
+    "join-crowded-groups": [
+        (1, (2, 4, 5, 5), nn.Conv2d(4, 256, 3, 2, 1, groups=4)),
+        (1, (2, 2, 8), nn.Conv1d(2, 480, 3, groups=2, bias=False)),
+        (0, (2, 4, 5, 5), nn.Conv2d(4, 188, 3, groups=4)),
+        (0, (2, 2, 8), nn.Conv1d(2, 318, 3, groups=2)),
+        (0, (1, 4, 5, 5), nn.Conv2d(4, 256, 3, groups=2)),
+        (0, (1, 4, 5, 5), nn.Conv2d(4, 256, 3)),
+        (0, (1, 36, 3, 3), nn.Conv2d(36, 288, 3, groups=36)),
+    ],
+    "join-multiplied-groups": [
+        (1, (2, 4, 5, 6), nn.Conv2d(4, 8, (3, 2), 2, 1, groups=4)),
+        (1, (2, 4, 8), nn.Conv1d(4, 12, 3, groups=4, bias=False)),
+        (0, (2, 4, 5, 5), nn.Conv2d(4, 4, 3, groups=4)),
+        (0, (2, 4, 5, 5), nn.Conv2d(4, 8, 3, groups=2)),
+        (0, (2, 1, 5, 5), nn.Conv2d(1, 8, 3)),
+    ],
     "surround-kernel": [
         (1, (1, 4, 5, 5), nn.Conv2d(4, 6, (3, 2), padding=(4, 5), dilation=(1, 2))),
         (1, (2, 4, 5), nn.Conv1d(4, 6, 2, 2, 3, groups=2)),
