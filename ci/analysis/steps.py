@@ -16,7 +16,11 @@ from ci.facts.finding import NOWHERE, Origin
 from ci.graphs.bounds import LEAST_RIGHT_EXPONENT, find_least
 from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Array, Constants, Graph, Node, Numbers
 from ci.graphs.operators import CONVERTS, MOVED, is_dequantizer, is_quantizer
-from ci.models.crowded import has_crowded_channels, has_too_many_outputs
+from ci.models.crowded import (
+    LEAST_CROWDED_IN_LITERT,
+    has_crowded_channels,
+    has_too_many_outputs,
+)
 from ci.models.short_rows import find_short_row
 
 # The result of these operators equals their input, so a pattern ignores them.
@@ -93,7 +97,8 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
       in float16, see ci.models.crowded. A CONV_2D of a .tflite file, which has a ``multiplier``
       of 0, is right
     - ``crowded_channels``: 1 if a depthwise convolution of several channels has more outputs than
-      QNN computes right in float16, see ci.models.crowded
+      QNN 2.49.40 computes right in float16, and 2 if they are too many for LiteRT's QNN 2.51.0,
+      too, see ci.models.crowded
     - ``multiplied``: the outputs of each channel of a depthwise convolution
     - ``surplus``: the output padding of a depthwise transposed convolution minus its padding, plus
       1, or 0 if it has no output padding
@@ -241,7 +246,8 @@ def _measure_convolution(operands: Sequence[Operand], numbers: Numbers) -> Measu
         if "output_padding" not in numbers:
             yield "multiplied", (float(outputs // channels),)
             if has_crowded_channels(image, channels, outputs):
-                yield "crowded_channels", (1.0,)
+                is_worse = has_crowded_channels(image, channels, outputs, LEAST_CROWDED_IN_LITERT)
+                yield "crowded_channels", (2.0 if is_worse else 1.0,)
         added = numbers.get("output_padding", ())
         padded = zip(added, _repeat(numbers, "padding", 0.0), strict=False)
         yield (
