@@ -62,6 +62,14 @@ CHOOSES = CHOICES.keys() | {
     *("clamp", "clamp_max", "clamp_min", "clip", "fmax", "fmin", "hardtanh", "maximum"),
     *("minimum", "relu6"),
 }
+# QNN's approximations do not leave these, either: a sigmoid that it fuses with a layer has an error
+# of 0.001 to 0.003, and is never below 0 (measured with QNN 2.49.40 and 2.51.0 through all front
+# ends). A logarithm of it was NaN otherwise.
+RANGES = {
+    **dict.fromkeys(("_softmax", "hardsigmoid", "sigmoid", "softmax"), (0.0, 1.0)),
+    **dict.fromkeys(("cos", "erf", "sin", "tanh"), (-1.0, 1.0)),
+}
+EVERYWHERE = -math.inf, math.inf
 INT16_MOST = 2**15 - 1
 BLOCKED = "dequantize_affine"  # torchao's, of weights with a scale per block
 
@@ -179,7 +187,8 @@ class Rounded:
     """The error of a value in float16. A ``given`` value is only rounded. ``scaled`` is true if the
     error is multiplied by the node's operand, and ``cell`` for a recurrent layer, of which
     ``is_state`` marks the cell state. A value that ``is_handed_over`` to the CPU is a number that
-    float16 has: what the CPU only moves is then exact where QNN reads it again."""
+    float16 has: what the CPU only moves is then exact where QNN reads it again. No result is
+    outside of ``limits``."""
 
     term: Term
     is_given: bool = False
@@ -187,6 +196,7 @@ class Rounded:
     is_cell: bool = False
     is_state: bool = False
     is_handed_over: bool = False
+    limits: tuple[float, float] = EVERYWHERE
 
     def add(self, value: Value, operand: Value, tools: Tools) -> Value:
         """Return the value with its error. ``operand`` is the first operand of the node that
@@ -212,7 +222,8 @@ class Rounded:
             error = error + tools.draw(value, CELL)
         if self.is_state:
             error = error + finite * tools.draw(value, CELL)
-        return value + error + share(self.term, finite, tools)
+        noisy = value + error + share(self.term, finite, tools)
+        return noisy if self.limits == EVERYWHERE else noisy.clamp(*self.limits)
 
 
 def share(term: Term, value: Value, tools: Tools) -> Value:
@@ -400,6 +411,7 @@ class _Errors:
             is_cell=node.operator in CELLS,
             is_state=node.operator in CELLS and place == STATE,
             is_handed_over=name in self.handed_over,
+            limits=RANGES.get(operator, EVERYWHERE),
         )
 
     def _find_moved(self, node: Node, source: Node) -> Moved:

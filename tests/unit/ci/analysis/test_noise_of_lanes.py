@@ -153,6 +153,33 @@ def test_errors_do_not_leave_limits(tmp_path: Path, limited: str) -> None:
         assert 0 < float(np.sqrt(np.mean(np.square(errors)))) < 0.02
 
 
+ENTROPY = """
+    f = Constant<value_float = 0.000001>() n = Neg(x) s = Add(x, n) t = Add(x, s)
+    p = Sigmoid(t) q = Add(p, f) l = Log(q) y = Mul(p, l)
+"""
+
+
+def test_errors_do_not_leave_the_range_of_an_operator(tmp_path: Path) -> None:
+    """QNN fuses a sigmoid with a sum, and its results are never below 0."""
+
+    class Network(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            p = torch.sigmoid(x + (x + x.neg()))
+            return p * torch.log(p + 1e-6)
+
+    torch.manual_seed(2)
+    samples = [(8 * torch.randn(40, 16),) for _ in range(2)]
+    path = tmp_path / "network.onnx"
+    save(parser.parse_model(HEAD + "{" + ENTROPY + "}"), path)
+    of_file = read_onnx(path, tmp_path / "scratch.onnx")
+    of_module = read_torch(export_graph(Network(), samples[0]), samples[0])
+    arrays = [(values.numpy(),) for (values,) in samples]
+    for program, sets in ((of_file, arrays), (of_module, samples)):
+        (errors,) = predict_noise(program, sets)
+        assert np.isfinite(errors).all()
+        assert errors.any()
+
+
 def test_the_operator_that_errors_make_undefined_is_named(tmp_path: Path) -> None:
     class Network(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
