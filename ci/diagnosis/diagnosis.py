@@ -231,10 +231,11 @@ Steps = Generator[Experiment, Answer, Diagnosis]
 
 def diagnose(suspicion: Suspicion) -> Steps:
     """Ask for experiments, and return what they showed."""
-    remedies = cast("list[RemedyChoice] | None", (yield ListRemedies()))
-    if remedies is None:
-        late = Diagnosis(suspicion.whole_result, ended=TIME_IS_UP)
-        return (yield from keep_unknown(late, suspicion))
+    remedies = cast("list[RemedyChoice] | Result | None", (yield ListRemedies()))
+    if remedies is None or isinstance(remedies, Result):
+        ended = remedies.failure if remedies else TIME_IS_UP
+        unchanged = Diagnosis(suspicion.whole_result, ended=ended)
+        return (yield from keep_unknown(unchanged, suspicion))
     # Otherwise, whatever is changed would seem to cure what chance did once.
     if suspicion.repeats:
         repeated_result = cast(Result, (yield RunPart(WHOLE)))

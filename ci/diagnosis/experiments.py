@@ -72,7 +72,8 @@ class Result(Struct, frozen=True):
 @dataclass(frozen=True)
 class ListRemedies:
     """Asks which rewrites apply to the ``part`` of the model that these operators are, or to the
-    whole model if the part is WHOLE. The answer is a list of RemedyChoice."""
+    whole model if the part is WHOLE. The answer is a list of RemedyChoice, a Result with the reason
+    if the whole model cannot be rewritten, or None if the time is up."""
 
     part: tuple[str, ...] = WHOLE
 

@@ -49,11 +49,12 @@ def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]
         if len(operator.inputs) == 1
         if name_tensor(split_subgraph, operator.inputs[0]).endswith(BEFORE_ACTIVATION.decode())
     }
+    ends = list_numbers(subgraph.outputs)  # with the next values of states
     numbers: dict[str, int] = {}
     for number, name in parsed.names.items():
         returned = number if number < len(subgraph.tensors) else behind.get(number, number)
         # The tensors inside of a composite are none of the file's subgraph.
-        if returned < len(subgraph.tensors) and returned not in entry.outputs:
+        if returned < len(subgraph.tensors) and returned not in ends:
             numbers |= {name: returned, REAL.format(name): returned}
     sizes = {
         name: math.prod(shape)
@@ -68,7 +69,7 @@ def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]
             " unknown size",
         )
     results = [numbers[layer.value] for layer in layers]
-    subgraph.outputs = np.array([*list_numbers(subgraph.outputs), *results], np.int32)
+    subgraph.outputs = np.array([*ends, *results], np.int32)
     for signature in model.signatureDefs or ():
         if signature.subgraphIndex == entry.subgraph:
             for number in results:

@@ -208,6 +208,7 @@ class Laboratory:
         self.answers = open_answers(run, lane, finding)
         self.written: dict[RunPart, str] = {}  # references of parts in their forms
         self.count = 0
+        self.refusal = ""  # what the last job raised
         self.endless_s = math.inf  # see SHARE_OF_ENDLESS
         self.is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
 
@@ -238,7 +239,8 @@ class Laboratory:
                 if self.answers and is_lasting(answer):
                     self.answers.write(experiment, answer)
             if experiment == ListRemedies(WHOLE) and answer is not None:
-                self.shared.changeable[self.spec] = bool(answer)
+                has_remedies = bool(answer) and not isinstance(answer, Result)
+                self.shared.changeable[self.spec] = has_remedies
 
     def answer(self, experiment: Experiment) -> Answer:
         """Do an experiment, and return its answer. One that fails is answered with the reason."""
@@ -291,13 +293,16 @@ class Laboratory:
         log = self.work / f"job-{self.count}.log"
         pool, memory = self.case_run.setup.pool, self.case_run.facts.memory_bytes
         ended = pool.run(job, log, max(self.left_s, LEAST_S), fresh=True, max_bytes=memory)
+        self.refusal = ended.error.what if ended.error else ""
         return None if ended.failure else ended.result
 
-    def list_remedies(self, part: tuple[str, ...]) -> list[RemedyChoice] | None:
-        """Return the rewrites that apply to a part or the whole model and keep its function; None
-        if it cannot be rewritten in the time that is left. If the quantized model is wrong, one
-        that changes the function may help, such as a smaller number in a mask: its outputs are
-        compared with those of the original model."""
+    def list_remedies(self, part: tuple[str, ...]) -> list[RemedyChoice] | Result | None:
+        """Return the rewrites that apply to a part or the whole model and keep its function; the
+        reason if no rewrite can be applied to the whole model, or None if it cannot be rewritten in
+        the time that is left. If the quantized model is wrong, one that changes the function may
+        help, such as a smaller number in a mask: its outputs are compared with those of the
+        original model."""
+        self.refusal = ""
         scheme = self.spec.scheme.base
         rows = {
             row.name: row
@@ -309,7 +314,7 @@ class Laboratory:
         else:
             attempts = self.try_rewrites(self.open_part(RunPart(part)), [*rows])
         if attempts is None:
-            return None
+            return Result(failure=self.refusal) if self.refusal and part == WHOLE else None
         return [
             make_choice(rows[attempt.names[0]], attempt, self.finding)
             for attempt in attempts

@@ -80,7 +80,7 @@ class Laboratory:
     search finds, ``of_part`` are the remedies of a part, and ``second`` is what is wrong with the
     cured model."""
 
-    remedies: list[RemedyChoice] | None
+    remedies: list[RemedyChoice] | Result | None
     whole_results: Mapping[str, Result] = field(default_factory=dict)
     parts: Mapping[str, Result] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=lambda: CHAIN)
@@ -490,10 +490,10 @@ def test_a_proven_cause_has_both_figures_and_its_remedy() -> None:
 
 @pytest.mark.parametrize(
     ("remedies", "reason"),
-    [(None, TOO_LATE), ([], NONE_APPLIES)],
+    [(None, TOO_LATE), ([], NONE_APPLIES), (Result(failure="it has states"), "it has states")],
 )
 def test_the_cause_of_a_model_without_remedies_is_unknown(
-    remedies: list[RemedyChoice] | None, reason: str
+    remedies: list[RemedyChoice] | Result | None, reason: str
 ) -> None:
     laboratory = Laboratory(remedies)
     diagnosis = laboratory.run(SMALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from ci.litert.source import LitertSource, make_source
 from ci.litert.suite import Net, make_model
 from ci.models.user_models import NO_SOURCE
 from provisioning.errors import FailedError
+from tests.build.litert_states import make_decoder, make_gru, make_lstm
 from tests.unit.ci.litert.test_control_flow import make_composite
 
 
@@ -53,6 +55,14 @@ def test_the_layers_of_a_signature_that_the_policy_names_are_those_of_its_subgra
     source = make_source("net.tflite", make_model("signatures"), chosen)
     exposed, layers = expose_layers(source)
     assert [entry.key for entry in exposed.entries] == ["decode"]
+    (outputs, *_) = Reference(exposed.data, exposed.model, exposed.entries).run(source.evaluation)
+    assert len(outputs) == len(source.entries[0].outputs) + len(layers)
+
+
+@pytest.mark.parametrize("make", [make_gru, make_lstm, make_decoder])
+def test_the_next_value_of_a_state_is_no_layer(make: Callable[[], bytes]) -> None:
+    source = load(make())
+    exposed, layers = expose_layers(source)
     (outputs, *_) = Reference(exposed.data, exposed.model, exposed.entries).run(source.evaluation)
     assert len(outputs) == len(source.entries[0].outputs) + len(layers)
 
