@@ -29,6 +29,12 @@ def name_undefined(
         for name, errors in find_errors_of(program, qnn, on_cpu).items()
     }
     run = program.prepare(recipes)
+
+    def describe(node: Node, method: str, values: Mapping[str, Array], inputs: Any) -> str:
+        exact = program.prepare({method: Recipe(watched=list_watched(program.graphs[method]))})
+        (records,) = exact.record([inputs])
+        return _describe(node, values, records[method].values)
+
     infinite = ""
     for inputs in sets:  # one after another, because each records all values of the model
         (records,) = run.record([inputs])
@@ -36,15 +42,26 @@ def name_undefined(
             for node in program.graphs[method].nodes:
                 results = [record.values[name] for name in node.results if name in record.values]
                 if any(np.isnan(result).any() for result in results):
-                    return _describe(node, record.values)
+                    return describe(node, method, record.values, inputs)
                 # This may be right, because a sigmoid of it is 1.
                 if not infinite and any(np.isinf(result).any() for result in results):
-                    infinite = _describe(node, record.values)
+                    infinite = describe(node, method, record.values, inputs)
     return infinite
 
 
-def _describe(node: Node, values: Mapping[str, Array]) -> str:
-    reads = [values[name] for name in node.reads if name in values and values[name].size]
-    ranges = " and ".join(f"{np.nanmin(read):.3g} to {np.nanmax(read):.3g}" for read in reads)
+def _describe(node: Node, values: Mapping[str, Array], exact: Mapping[str, Array]) -> str:
+    """Return an operator, the numbers that it reads, and the least of those ``exact`` ones that the
+    errors make zero."""
+    reads = [name for name in node.reads if name in values and values[name].size]
+    ranges = " and ".join(
+        f"{np.nanmin(values[name]):.3g} to {np.nanmax(values[name]):.3g}" for name in reads
+    )
     read_numbers = f", which reads numbers from {ranges}" if ranges else ""
-    return f"{node.label}{node.place.mark}{read_numbers}"
+    lost = [
+        np.abs(exact[name][(values[name] == 0) & (exact[name] != 0)])
+        for name in reads
+        if name in exact and exact[name].shape == values[name].shape
+    ]
+    least = min((numbers.min() for numbers in lost if numbers.size), default=None)
+    underflow = "" if least is None else f": numbers as small as {least:.3g} underflow to 0"
+    return f"{node.label}{node.place.mark}{read_numbers}{underflow}"

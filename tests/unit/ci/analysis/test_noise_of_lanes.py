@@ -196,6 +196,16 @@ def test_the_operator_that_errors_make_undefined_is_named(tmp_path: Path) -> Non
         assert name_undefined(program, sets).lower().startswith("sqrt")
 
 
+def test_what_underflows_before_an_undefined_operator_is_named() -> None:
+    class Floor(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.clamp(min=1e-10).log()
+
+    samples = [(torch.tensor([[-1.0, 2.0]]),)]
+    program = read_torch(export_graph(Floor(), samples[0]), samples[0])
+    assert name_undefined(program, samples).endswith("as small as 1e-10 underflow to 0")
+
+
 class Cache(nn.Module):
     """Writes into a part of a buffer."""
 
