@@ -182,8 +182,8 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
         if rows and not rows[-1] % 8:
             measured["eights"] = (rows[-1] / 8,)
     if operands and len(operands[0].shape) == 4:
-        height, width = operands[0].shape[2:]
-        measured |= {"height": (float(height),), "width": (float(width),)}
+        channels, height, width = map(float, operands[0].shape[1:])
+        measured |= {"channels": (channels,), "height": (height,), "width": (width,)}
     return measured
 
 

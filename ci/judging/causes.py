@@ -51,6 +51,7 @@ MOVED_FACTOR = (
     "move a factor behind it into it (exp(x) * c as exp(x + log(c))), or limit what it reads"
 )
 LARGEST_RETURNED = 131008.0  # of the numbers that QNN 2.49.40 returns in float16
+UNWRITTEN_DB = -200.0  # of numbers beyond all that QNN computes: nobody wrote this memory
 
 
 @dataclass(frozen=True)
@@ -121,15 +122,18 @@ def is_likely(
     return is_large and not is_rounding
 
 
-def _keep_finite(sqnr_db: float | None) -> float | None:
-    return sqnr_db if sqnr_db is not None and math.isfinite(sqnr_db) else None
+def _keep_size(sqnr_db: float | None) -> float | None:
+    """Return an SQNR, or None if it is not that of numbers which QNN computed."""
+    is_computed = sqnr_db is not None and UNWRITTEN_DB < sqnr_db < math.inf
+    return sqnr_db if is_computed else None
 
 
 def _is_large_enough(fault: KnownFault, departure: Departure, sqnr_db: float | None) -> bool:
     """Return whether a fault was seen with an error as large as that of the outputs, and as that
     where the loss starts. Numbers that are not finite, as of a softmax of a mask near the end of
-    float32, have an SQNR of NaN or minus infinity, which is no size of an error."""
-    sizes = (_keep_finite(sqnr_db), _keep_finite(departure.sqnr_db))
+    float32, have an SQNR of NaN or minus infinity, which is no size of an error; nor is that of a
+    layer's result that QNN did not write, as of a sum (-719 dB) that it computes with a SiLU."""
+    sizes = (_keep_size(sqnr_db), _keep_size(departure.sqnr_db))
     least_db = fault.least_db
     return least_db is None or all(size is None or size >= least_db for size in sizes)
 

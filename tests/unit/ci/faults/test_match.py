@@ -736,3 +736,21 @@ def test_faults_of_recent_networks_are_found_where_they_are(
     call: Callable[..., Tensor], scheme: str, names: list[str]
 ) -> None:
     assert [match.fault for match in find(call, torch.randn(1, 16), scheme=scheme)] == names
+
+
+@pytest.mark.parametrize(
+    ("shape", "scheme", "is_found"),
+    [
+        ((1, 32, 8, 8), "16a8w", True),
+        ((1, 32, 8, 8), "8a8w", False),
+        ((1, 16, 8, 8), "16a8w", False),
+        ((1, 32, 9, 8), "16a8w", False),
+        ((32, 8, 8), "16a8w", False),
+    ],
+)
+@pytest.mark.parametrize("activate", [nn.functional.silu, gate])
+def test_silu_of_a_sum_of_low_images_is_a_known_fault_in_16_bits(
+    activate: Callable[[Tensor], Tensor], shape: tuple[int, ...], scheme: str, is_found: bool
+) -> None:
+    matches = find(lambda net, x: activate(x + 0.3), torch.randn(shape), scheme=scheme)
+    assert any("silu-of-low-image-sum" in match.fault for match in matches) is is_found
