@@ -50,7 +50,8 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     interval, None if there is none; ``ms`` is None, too, if only an upper bound is known.
     ``cpu_nodes`` are the nodes that stay on the CPU, and ``cpu_operators`` what they compute.
     ``headline`` and ``remedy`` are of the first finding, and ``faults`` the names that the runtimes
-    have for the known fault that is its cause. ``exact`` is whether the outputs are
+    have for the known fault that is its cause. ``is_other_row`` is whether the remedy is to take
+    another scheme, which is another row. ``exact`` is whether the outputs are
     equal, which is better than any SQNR. ``shown_db`` and ``shown_ms`` are as the runtime's own
     report shows them. ``metric`` is the value of the user's metric. ``device`` is whose time it is,
     ``time_obstacle`` is why no time is predicted, and ``made_inputs`` describes generated inputs.
@@ -73,6 +74,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...] = ()
     remedy: str = ""
     is_proven: bool = False
+    is_other_row: bool = False
     metric: float | None = None
     shown_db: str = NOTHING
     shown_ms: str = NOTHING
@@ -194,6 +196,7 @@ def list_rows(
             faults=fault_names.get(cause.name, ()) if cause else (),
             remedy=remedy.text if remedy else "",
             is_proven=bool(remedy and remedy.proof is not Proof.SUGGESTED),
+            is_other_row=bool(remedy and remedy.proof is Proof.TRIED and not remedy.rewrites),
             metric=case.judgement.metric,
             shown_db=show_decibels(case.judgement.sqnr_db, case.judgement.max_abs),
             shown_ms=show_estimate(case),
@@ -438,8 +441,9 @@ def describe_better(group: Group) -> Iterator[str]:
 
 
 def show_cure(row: RuntimeRow) -> str:
-    """Return why a row is red, and what cures it."""
-    return "; ".join(filter(None, [row.headline, show_remedy(row)]))
+    """Return why a row is red, and what cures it. Another row, which is less good, is no cure."""
+    remedy = "" if row.is_other_row else show_remedy(row)
+    return "; ".join(filter(None, [row.headline, remedy]))
 
 
 def show_remedy(row: RuntimeRow) -> str:
