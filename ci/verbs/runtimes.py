@@ -326,13 +326,16 @@ def choose_code(code: int) -> ExitCode:
 
 
 def explain_end(ended: Completed) -> str:
-    """Return why a runtime has no report: the last lines of its output, and how its process ended,
-    unless these lines are an error of its verb."""
-    lines = [line.strip() for line in ended.output.strip().splitlines()[-ERROR_LINES:]]
-    is_error = ended.returncode in {*ExitCode} - JUDGED
-    if not lines or not is_error:
+    """Return why a runtime has no report: the error of its verb, which comes last, with the lines
+    that are indented below it. Of another end, it is the last lines of the output, and how the
+    process ended."""
+    lines = ended.output.strip().splitlines()[-ERROR_LINES:]
+    if lines and ended.returncode in {*ExitCode} - JUDGED:
+        starts = [place for place, line in enumerate(lines) if not line.startswith(" ")]
+        lines = lines[max(starts, default=0) :]
+    else:
         lines.append(f"{Path(ended.argv[0]).name} {ended.describe()}, and wrote no report")
-    return "; ".join(lines)
+    return "; ".join(line.strip() for line in lines)
 
 
 def list_chosen(words: Sequence[str], policy: Path | None) -> list[Model]:

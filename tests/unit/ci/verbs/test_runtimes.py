@@ -252,6 +252,12 @@ def test_a_runtime_that_fails_does_not_keep_the_others_from_being_compared(
             ExitCode.TOOL,
         ),
         ("exit 99", "litert exited with 99, and wrote no report", ExitCode.TOOL),
+        # The progress before an error is no reason.
+        (
+            "printf '3/4 compile\\ntest-litert: no model\\n  fix: pass one\\n'; exit 2",
+            "test-litert: no model; fix: pass one",
+            ExitCode.USAGE,
+        ),
     ],
 )
 def test_a_python_that_writes_no_report_is_no_verdict_and_hides_no_earlier_one(
