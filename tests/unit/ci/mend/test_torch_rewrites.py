@@ -311,7 +311,7 @@ ROWS: dict[str, list[Row]] = {
     "group-by-instance": [
         (1, (2, 8, 5), norm(nn.GroupNorm, 4, num_channels=8, eps=0.1)),
         (1, (2, 8), nn.GroupNorm(2, 8, affine=False)),
-        (0, (2, 8, 3, 4), nn.GroupNorm(2, 8)),
+        (1, (2, 8, 3, 4), nn.GroupNorm(2, 8)),
     ],
     "flatten-instance-norm": [
         (1, (2, 3, 2, 4, 5), nn.InstanceNorm3d(3, affine=True)),
