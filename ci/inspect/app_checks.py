@@ -473,12 +473,15 @@ def see_filtered_abi(unit: AppUnit) -> Iterator[Seen]:
 def see_newer_than_package(unit: AppUnit) -> Iterator[Seen]:
     """Report programs that were compiled with a newer QNN than the one that Gradle downloads."""
     files = dict(unit.placed())
-    for dependency in _list_dependencies(unit):
-        is_pinned = dependency.package.is_qnn and bool(dependency.qnn)
-        for facts in unit.tree.lowered if is_pinned else ():
-            if facts.version and not is_loadable(facts.version, dependency.qnn):
-                where = files[facts.relative].shown
-                yield seen(facts.name, where, compiler=facts.version, package=dependency.text)
+    chosen = _choose_qnn(unit)
+    if not chosen:
+        return
+    brought = "" if chosen.package.is_qnn else f", which brings QNN {chosen.qnn}"
+    for facts in unit.tree.lowered:
+        if facts.version and not is_loadable(facts.version, chosen.qnn):
+            where = files[facts.relative].shown
+            package = f"{chosen.text}{brought}"
+            yield seen(facts.name, where, compiler=facts.version, package=package)
 
 
 @APPS.check("QNN882")
@@ -519,7 +522,7 @@ def see_unread_libraries(unit: AppUnit) -> Iterator[Seen]:
         if dependency.package.brings_qnn or dependency.package.needs_qnn
     ]
     needs_dispatch = any(unit.list_compiled()) and DISPATCH not in _list_brought(unit)
-    without_npu = _find_litert_alone(unit) or _find_onnxruntime_alone(unit)
+    without_npu = _find_litert_alone(unit) or _find_built_without_qnn(unit)
     is_known = (bool(of_qnn) and not needs_dispatch) or without_npu is not None
     if is_known or unit.pointers or (has_qnn and not models):
         return
@@ -543,9 +546,10 @@ def _gets_all_from_packages(unit: AppUnit) -> bool:
     return not _may_be_delivered(unit) and len(_list_dependencies(unit)) == len(gradle.packages)
 
 
-def _find_onnxruntime_alone(unit: AppUnit) -> Dependency | None:
-    """Return ONNX Runtime's package without QNN in the sources of an app in which nothing else runs
-    models with QNN, None if there is none, or if what the app gets is not all known."""
+def _find_built_without_qnn(unit: AppUnit) -> Dependency | None:
+    """Return a package that is built without QNN, such as ONNX Runtime's, in the sources of an app
+    in which nothing else runs models with QNN, None if there is none, or if what the app gets is
+    not all known."""
     dependencies = _list_dependencies(unit)
     runs_qnn = any(RUNTIME.fullmatch(file.name) for file in unit.libraries) or any(
         _calls_qnn(dependency.package) for dependency in dependencies
@@ -553,17 +557,18 @@ def _find_onnxruntime_alone(unit: AppUnit) -> Dependency | None:
     if runs_qnn or not _gets_all_from_packages(unit):
         return None
     return next(
-        (dependency for dependency in dependencies if "libonnxruntime.so" in dependency.libraries),
+        (each for each in dependencies if each.package.with_qnn and each.contents),
         None,
     )
 
 
 @APPS.check("QNN900")
-def see_onnxruntime_without_qnn(unit: AppUnit) -> Iterator[Seen]:
-    """Report ONNX Runtime's package without QNN in an app in which nothing else runs QNN."""
-    package = _find_onnxruntime_alone(unit)
-    if package and unit.gradle:
-        yield seen(package.text, f"{unit.name}: {unit.gradle.file}")
+def see_built_without_qnn(unit: AppUnit) -> Iterator[Seen]:
+    """Report a package that is built without QNN in an app in which nothing else runs QNN."""
+    plain = _find_built_without_qnn(unit)
+    if plain and unit.gradle:
+        where = f"{unit.name}: {unit.gradle.file}"
+        yield seen(plain.text, where, package=plain.package.with_qnn)
 
 
 @APPS.check("QNN848")

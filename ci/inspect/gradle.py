@@ -214,6 +214,7 @@ COORDINATES = re.compile(r"([\w.-]+):[\w.-]+(?::[^\"'\n/\\]{0,80})?")
 PLAIN = re.compile(
     r"androidx[.]|com[.]google[.]android[.]material|com[.]android[.]|org[.]jetbrains|kotlin|junit"
     r"|org[.]junit|material|compose|core|versions|plugins|bundles[.]androidx"
+    r"|com[.]facebook[.](?:fbjni|soloader)|fbjni|soloader"  # those that ExecuTorch's need
 )
 # Files, libraries that CMake imports, what a task copies or another script adds; project(path) with
 # a path that is computed is not in `modules`.

@@ -38,6 +38,7 @@ class Package(Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     brings_qnn: bool = False
     needs_qnn: bool = False
+    with_qnn: str = ""
     is_qnn: bool = False
     same_version: bool = False
     same_litert: bool = False

@@ -211,6 +211,7 @@ ORT = "'com.microsoft.onnxruntime:onnxruntime-android-qnn"
 FLAVOURS = "productFlavors { npu { dimension 'a' }; cpu { dimension 'a' } }"
 PLAIN_ORT = "'com.microsoft.onnxruntime:onnxruntime-android:1.23.0'"
 RUNTIME_OF = "'com.qualcomm.qti:qnn-runtime"
+EXECUTORCH = "'org.pytorch:executorch-android"
 GROUPS_OF_PACK = """<c:device-targeting-config xmlns:c="http://schemas.android.com/apk/config">
 <c:device-group name="Qualcomm_SM8650"><c:device-selector>
 <c:system-on-chip manufacturer="QTI" model="SM8650"/></c:device-selector></c:device-group>
@@ -305,8 +306,8 @@ PAIRS: dict[str, tuple[Make, Make]] = {
     ),
     "QNN882": (sources("'com.microsoft.onnxruntime:onnxruntime-android-qnn:1.24.1'"), sources()),
     "QNN885": (
-        sources("'org.pytorch:executorch-android-qnn:1.5.1'", libraries={}),
-        sources("'org.pytorch:executorch-android-qnn:1.5.1'", f"{RUNTIME_OF}:2.49.0'"),
+        sources(f"{DELEGATE}:2.49.0'", libraries={}),
+        sources(f"{DELEGATE}:2.49.0'", f"{RUNTIME_OF}:2.49.0'"),
     ),
     "QNN886": (
         sources(f"{ORT}:1.26.0'", libraries={}),
@@ -552,10 +553,24 @@ def test_the_fix_of_a_pattern_fits_what_it_excludes(
             sources(LITERT, f"{DELEGATE}:2.49.0'", *FROM_MAVEN, libraries={}),
             *("SM8650", []),
         ),
+        (sources(f"{DELEGATE}:2.49.0'", libraries={}), "SM8650", ["QNN885", "QNN895"]),
+        # The package of ExecuTorch with QNN depends on qnn-runtime 2.37.0 up to 1.4.1.
+        (sources(f"{EXECUTORCH}-qnn:1.4.0'", libraries={}), "SM8650", ["QNN856"]),
+        (sources(f"{EXECUTORCH}-qnn:1.4.0'", LEGACY, libraries={}), "SM8850", ["QNN886"]),
         (
-            sources("'org.pytorch:executorch-android-qnn:1.5.1'", libraries={}),
-            *("SM8650", ["QNN885", "QNN895"]),
+            sources(f"{EXECUTORCH}-qnn:1.4.0'", LEGACY, libraries={}, **COMPILED),
+            *("SM8650", ["QNN881", "QNN893"]),
         ),
+        (sources(f"{EXECUTORCH}-qnn:1.99.0'", LEGACY, libraries={}), "SM8650", ["QNN887"]),
+        (
+            sources(f"{EXECUTORCH}:1.4.0'", "api 'com.facebook.fbjni:fbjni:0.7.0'", libraries={}),
+            *("SM8650", ["QNN900"]),
+        ),
+        (
+            sources(f"{EXECUTORCH}:1.4.0'", f"{EXECUTORCH}-qnn:1.4.0'", LEGACY, libraries={}),
+            *("SM8650", ["QNN848"]),
+        ),
+        (sources(f"{EXECUTORCH}:1.4.0'", "api 'x:qnn-own:1'", libraries={}), "", ["QNN893"]),
     ],
 )
 def test_packages_and_packs_are_judged_without_their_libraries(
