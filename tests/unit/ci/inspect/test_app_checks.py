@@ -212,6 +212,7 @@ FLAVOURS = "productFlavors { npu { dimension 'a' }; cpu { dimension 'a' } }"
 PLAIN_ORT = "'com.microsoft.onnxruntime:onnxruntime-android:1.23.0'"
 RUNTIME_OF = "'com.qualcomm.qti:qnn-runtime"
 EXECUTORCH = "'org.pytorch:executorch-android"
+PLUGIN_OF_ORT = "'com.qualcomm.qti:onnxruntime-android-qnn:2.4.0'"
 GROUPS_OF_PACK = """<c:device-targeting-config xmlns:c="http://schemas.android.com/apk/config">
 <c:device-group name="Qualcomm_SM8650"><c:device-selector>
 <c:system-on-chip manufacturer="QTI" model="SM8650"/></c:device-selector></c:device-group>
@@ -522,6 +523,9 @@ def test_the_fix_of_a_pattern_fits_what_it_excludes(
         (sources("implementation(Deps.gone)", libraries={}), "", ["QNN893"]),
         (sources(PLAIN_ORT, *FROM_MAVEN, libraries={}), "SM8650", ["QNN900"]),
         (sources(PLAIN_ORT, "api 'x:qnn-own:1'", libraries={}), "", ["QNN893"]),
+        # The provider as a plugin is in another package of the same name.
+        (sources(PLAIN_ORT, PLUGIN_OF_ORT, *FROM_MAVEN, libraries={}), "SM8650", []),
+        (sources(PLAIN_ORT, PLUGIN_OF_ORT, LEGACY, libraries={}), "SM8650", ["QNN885"]),
         (
             sources(
                 *(PLAIN_ORT, f"{ORT}:1.26.0'", LEGACY),
