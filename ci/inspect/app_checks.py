@@ -768,8 +768,10 @@ def see_package_older_than_soc(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check("QNN887")
 def see_unknown_qnn(unit: AppUnit) -> Iterator[Seen]:
     """Report a package of which it is not known which QNN it brings, unless the app depends on a
-    QNN."""
+    QNN, or excludes all."""
     dependencies = _list_dependencies(unit)
+    if unit.gradle and unit.gradle.drops_runtime:
+        return
     if any(dependency.package.is_qnn and dependency.qnn for dependency in dependencies):
         return
     for dependency in dependencies:

@@ -570,10 +570,6 @@ def test_the_fix_of_a_pattern_fits_what_it_excludes(
             sources(f"{EXECUTORCH}:1.4.0'", "api 'com.facebook.fbjni:fbjni:0.7.0'", libraries={}),
             *("SM8650", ["QNN900"]),
         ),
-        (
-            sources(f"{EXECUTORCH}:1.4.0'", f"{EXECUTORCH}-qnn:1.4.0'", LEGACY, libraries={}),
-            *("SM8650", ["QNN848"]),
-        ),
         (sources(f"{EXECUTORCH}:1.4.0'", "api 'x:qnn-own:1'", libraries={}), "", ["QNN893"]),
     ],
 )
