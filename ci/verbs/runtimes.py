@@ -60,6 +60,7 @@ import sys
 from importlib.util import find_spec
 print(*[name for name in sys.argv[1:] if find_spec(name) is None])
 """
+PASSED_ON = ("--timeout-s", "--diagnose", "--no-cache", "--strict-noise", "--offline")
 JUDGED = frozenset({ExitCode.OK, ExitCode.FAILED})  # what a verb that judged exits with
 
 
@@ -173,9 +174,10 @@ class RuntimesPlan:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--model", gaps={"--model": "file.py:factory, file.onnx or file.tflite"})
-    add_options(parser, "--scheme", "--soc", "--policy", "--offline")
+    add_options(parser, "--scheme", "--soc", "--policy")
     gaps = {"--jobs": "cases", "--reports": f"{SESSION}/"}
     add_options(parser, "--jobs", "--reports", gaps=gaps)
+    add_options(parser, *PASSED_ON)
     text = f"judge by this runtime only; repeatable: {', '.join(RUNTIMES)}"
     parser.add_argument("--runtime", choices=[*RUNTIMES], **MANY, help=text)
     text = "the Python that has a runtime's packages, such as litert=.nox/litert-torch/bin/python"
@@ -201,7 +203,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         schemes=args.scheme,
         requested_socs=choose_socs(args.soc, chosen),
         policy=args.policy,
-        offline=args.offline,
+        passed_on=repeat_typed(args),
     )
     for name, reason in plan.not_run.items():
         # Now, and not only at the end: the other runtimes may take minutes.
@@ -242,6 +244,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
 
 
+def repeat_typed(args: argparse.Namespace) -> list[str]:
+    """Return the words of the options that are for each runtime's verb, as they were typed."""
+    values, words = vars(args), []
+    for option in args.options:
+        if option.flag in PASSED_ON and option.is_typed(values):
+            value = values[option.argument.dest]
+            words += [option.flag] if value is True else [option.flag, f"{value:g}"]
+    return words
+
+
 def plan_turns(
     models: Sequence[Model],
     chosen: Mapping[str, RuntimeVerb],
@@ -250,11 +262,11 @@ def plan_turns(
     schemes: Sequence[str],
     requested_socs: Sequence[str],
     policy: Path | None,
-    offline: bool,
+    passed_on: Sequence[str],
 ) -> RuntimesPlan:
-    """Return what each of the ``chosen`` runtimes does, before any of them starts. Those that lack
-    packages or that refuse the models judge nothing. Raises the error of the first one if all of
-    them refuse the models."""
+    """Return what each of the ``chosen`` runtimes does, before any of them starts. All verbs have
+    the arguments ``passed_on``. Runtimes that lack packages or that refuse the models judge
+    nothing. Raises the error of the first one if all of them refuse the models."""
     plan = RuntimesPlan()
     for name, runtime in chosen.items():
         if schemes and not runtime.find_schemes(schemes):
@@ -275,7 +287,7 @@ def plan_turns(
             plan.errors.append(error)
             continue
         further = [word for soc in socs for word in ("--soc", soc)]
-        further += ["--offline"] if offline else []
+        further += passed_on
         further += ["--policy", str(policy)] if policy else []
         words = list_words(runtime, models, schemes, further)
         plan.turns.append(Turn(name, python, tuple(words)))

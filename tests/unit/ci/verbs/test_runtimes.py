@@ -116,10 +116,11 @@ def test_each_runtime_gets_the_models_that_it_takes_and_its_own_name_of_a_scheme
     pythons = [add_python(place, runtime, "fp16") for runtime in SESSIONS]
     models = ("--model", "net.py:net", "--model", "a.onnx", "--model", "b.tflite")
     code, data = run(
-        capsys, *models, "--scheme", "8a8w", "--scheme", "16a8w", "--soc", "SM8650", *pythons
+        *(capsys, *models, "--scheme", "8a8w", "--scheme", "16a8w", "--soc", "SM8650", *pythons),
+        *("--diagnose", "0", "--timeout-s", "60.5", "--no-cache", "--strict-noise", "--offline"),
     )
     assert code == ExitCode.OK
-    common = "--soc SM8650"
+    common = "--soc SM8650 --timeout-s 60.5 --diagnose 0 --no-cache --strict-noise --offline"
     assert read_words(place, "executorch") == (
         f"-m ci test-emulator --model net.py:net --scheme 8a8w --scheme 16a8w {common} --estimate"
     )
