@@ -40,7 +40,7 @@ from ci.report.schema import Report, Status
 from ci.report.write import read_report
 from ci.verbs.environments import read_entries, takes
 from ci.verbs.lanes.devices import add_missing_device, refuse_device
-from ci.verbs.options import JOBS, add_options
+from ci.verbs.options import JOBS, add_options, check_values
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import SESSION_VARIABLE, install_command, shown_path
 from provisioning.console.command import MANY, Outcome, user_path
@@ -189,6 +189,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Judge the models by each runtime, and write the comparison next to their reports. The exit
     code is 1 if a case failed, else that of a runtime that could not run, else 0. Raises UsageError
     if no runtime can take the models, and the same errors as refuse_device and plan_turns."""
+    check_values(args)
     pythons = parse_pythons(args.python)
     models = list_chosen(args.model, args.policy)
     chosen = choose_runtimes(models, args.runtime)

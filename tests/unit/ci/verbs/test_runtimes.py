@@ -362,6 +362,9 @@ def test_what_a_runtime_lacks_is_said_before_another_one_runs(
         (["--model", "gone.py:net"], "gone.py is not a file"),
         (["--model", "net.py:gone"], "net.py has no function 'gone'"),
         (["--model", "net.py:net", "--policy", "gone.toml"], "there is no policy"),
+        (["--model", "net.py:net", "--diagnose", "-1"], "--diagnose -1"),
+        (["--model", "net.py:net", "--timeout-s", "0"], "--timeout-s 0"),
+        (["--model", "net.py:net", "--jobs", "0"], "--jobs 0"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_before_anything_runs(
