@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -40,7 +41,7 @@ from ci.report.schema import Report, Status
 from ci.report.write import read_report
 from ci.verbs.environments import read_entries, takes
 from ci.verbs.lanes.devices import add_missing_device, refuse_device
-from ci.verbs.options import JOBS, add_options, check_values
+from ci.verbs.options import JOBS, Option, add_options, check_values
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import SESSION_VARIABLE, install_command, shown_path
 from provisioning.console.command import MANY, Outcome, user_path
@@ -204,7 +205,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         schemes=args.scheme,
         requested_socs=choose_socs(args.soc, chosen),
         policy=args.policy,
-        passed_on=repeat_typed(args),
+        passed_on=repeat_typed(args.options, vars(args)),
     )
     for name, reason in plan.not_run.items():
         # Now, and not only at the end: the other runtimes may take minutes.
@@ -245,10 +246,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
 
 
-def repeat_typed(args: argparse.Namespace) -> list[str]:
+def repeat_typed(options: Sequence[Option], values: Mapping[str, Any]) -> list[str]:
     """Return the words of the options that are for each runtime's verb, as they were typed."""
-    values, words = vars(args), []
-    for option in args.options:
+    words = []
+    for option in options:
         if option.flag in PASSED_ON and option.is_typed(values):
             value = values[option.argument.dest]
             words += [option.flag] if value is True else [option.flag, f"{value:g}"]
