@@ -192,8 +192,8 @@ def name_reason(remedy: RemedyChoice, diagnosis: Diagnosis) -> str:
 
 
 def list_trials(diagnosis: Diagnosis) -> list[str]:
-    """Return what was tried in vain on what the experiments were made with, and what on the whole
-    model beside it."""
+    """Return the remedies that did not help: those that were tried on the part, if there is one,
+    and those that were tried on the whole model."""
     counts_nodes = bool(diagnosis.before.cpu_nodes)
     of_part: list[str] = []
     of_whole: list[str] = []

@@ -51,7 +51,7 @@ MOVED_FACTOR = (
     "move a factor behind it into it (exp(x) * c as exp(x + log(c))), or limit what it reads"
 )
 LARGEST_RETURNED = 131008.0  # of the numbers that QNN 2.49.40 returns in float16
-UNWRITTEN_DB = -200.0  # of numbers beyond all that QNN computes: nobody wrote this memory
+UNWRITTEN_DB = -200.0  # below this, QNN left the memory of a result uninitialized
 
 
 @dataclass(frozen=True)
