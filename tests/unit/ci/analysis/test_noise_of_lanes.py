@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,21 @@ def test_a_number_that_where_chooses_has_no_error(tmp_path: Path, bits: int) -> 
         assert errors.any()
 
 
+def predict_in_both(module: nn.Module, body: str, scale: float, folder: Path) -> Iterator[Any]:
+    """Yield the predicted errors of the output of an ONNX graph and of a module that computes the
+    same, for inputs with a standard deviation of ``scale``."""
+    torch.manual_seed(2)
+    samples = [(scale * torch.randn(40, 16),) for _ in range(2)]
+    path = folder / "network.onnx"
+    save(parser.parse_model(HEAD + "{" + body + "}"), path)
+    of_file = read_onnx(path, folder / "scratch.onnx")
+    of_module = read_torch(export_graph(module, samples[0]), samples[0])
+    arrays = [(values.numpy(),) for (values,) in samples]
+    for program, sets in ((of_file, arrays), (of_module, samples)):
+        (errors,) = predict_noise(program, sets)
+        yield errors
+
+
 LOGIT = """
     low = Constant<value_float = 0.00001>() high = Constant<value_float = 0.99999>()
     one = Constant<value_float = 1.0>() p = Sigmoid(x)
@@ -140,15 +156,8 @@ def test_errors_do_not_leave_limits(tmp_path: Path, limited: str) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return compute(x)
 
-    torch.manual_seed(2)
-    samples = [(10 * torch.randn(40, 16),) for _ in range(2)]
-    path = tmp_path / "network.onnx"
-    save(parser.parse_model(HEAD + "{" + LOGIT.format(limited=limited) + "}"), path)
-    of_file = read_onnx(path, tmp_path / "scratch.onnx")
-    of_module = read_torch(export_graph(Network(), samples[0]), samples[0])
-    arrays = [(values.numpy(),) for (values,) in samples]
-    for program, sets in ((of_file, arrays), (of_module, samples)):
-        (errors,) = predict_noise(program, sets)
+    body = LOGIT.format(limited=limited)
+    for errors in predict_in_both(Network(), body, 10.0, tmp_path):
         assert np.isfinite(errors).all()
         assert 0 < float(np.sqrt(np.mean(np.square(errors)))) < 0.02
 
@@ -167,15 +176,7 @@ def test_errors_do_not_leave_the_range_of_an_operator(tmp_path: Path) -> None:
             p = torch.sigmoid(x + (x + x.neg()))
             return p * torch.log(p + 1e-6)
 
-    torch.manual_seed(2)
-    samples = [(8 * torch.randn(40, 16),) for _ in range(2)]
-    path = tmp_path / "network.onnx"
-    save(parser.parse_model(HEAD + "{" + ENTROPY + "}"), path)
-    of_file = read_onnx(path, tmp_path / "scratch.onnx")
-    of_module = read_torch(export_graph(Network(), samples[0]), samples[0])
-    arrays = [(values.numpy(),) for (values,) in samples]
-    for program, sets in ((of_file, arrays), (of_module, samples)):
-        (errors,) = predict_noise(program, sets)
+    for errors in predict_in_both(Network(), ENTROPY, 8.0, tmp_path):
         assert np.isfinite(errors).all()
         assert errors.any()
 

@@ -75,24 +75,24 @@ def make_strided_convolution() -> bytes:
     return finish(net, x, convolve(net, x, (1, 5, 5, 4), 3, "DEPTHWISE_CONV_2D", **options))
 
 
-def make_crowded_convolution() -> bytes:
+def make_depthwise(
+    image: tuple[int, ...], kernel: tuple[int, int], multiplier: int, result: tuple[int, ...]
+) -> bytes:
     net = Net()
-    x = net.add_tensor((1, 1, 12, 1), "x")
+    x = net.add_tensor(image, "x")
     options = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
-    options |= {"padding": VALID, "depthMultiplier": 257}
-    reads = (x, net.draw(1, 1, 4, 257), net.draw(257, scale=0.1))
+    options |= {"padding": VALID, "depthMultiplier": multiplier}
+    reads = (x, net.draw(1, *kernel, result[-1]), net.draw(result[-1], scale=0.1))
     name = "DepthwiseConv2DOptions"
-    return finish(net, x, net.call("DEPTHWISE_CONV_2D", reads, (1, 1, 9, 257), name, **options))
+    return finish(net, x, net.call("DEPTHWISE_CONV_2D", reads, result, name, **options))
+
+
+def make_crowded_convolution() -> bytes:
+    return make_depthwise((1, 1, 12, 1), (1, 4), 257, (1, 1, 9, 257))
 
 
 def make_crowded_channels() -> bytes:
-    net = Net()
-    x = net.add_tensor((1, 6, 6, 4), "x")
-    options = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
-    options |= {"padding": VALID, "depthMultiplier": 64}
-    reads = (x, net.draw(1, 3, 3, 256), net.draw(256, scale=0.1))
-    name = "DepthwiseConv2DOptions"
-    return finish(net, x, net.call("DEPTHWISE_CONV_2D", reads, (1, 4, 4, 256), name, **options))
+    return make_depthwise((1, 6, 6, 4), (3, 3), 64, (1, 4, 4, 256))
 
 
 def make_pool() -> bytes:
