@@ -49,7 +49,7 @@ from ci.faults.known import Frontend
 from ci.mend.answers import Answers, answers_home
 from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
 from ci.mend.source import Factory, make_source
-from ci.mend.subjects import Subjects
+from ci.mend.subjects import CALIBRATION, INPUTS, Subjects
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
 from ci.mend.trials import Attempt, Trials, choose_lane
 from ci.models.lowering_options import Part
@@ -354,7 +354,10 @@ class Laboratory:
                 self.opened = self.spec
             elif reference is not None:
                 source = structs.replace(
-                    self.spec.source, reference=reference, inputs="", calibration=""
+                    self.spec.source,
+                    reference=reference,
+                    inputs=str(self.subjects.work / INPUTS),
+                    calibration=str(self.subjects.work / CALIBRATION),
                 )
                 self.opened = replace(self.spec, source=source)
         return self.opened

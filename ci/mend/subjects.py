@@ -18,6 +18,7 @@ from provisioning.files import write_whole
 T = TypeVar("T")
 MOST_SETS = 12  # of a part: those that are judged, and those for calibration
 PART, FUNCTION = "part", "make_part"
+INPUTS, CALIBRATION = "inputs.npz", "calibration.npz"  # the samples of a whole model
 SOURCE = '''\
 """A part of a model that `qnn-ci` cut out to find the cause of a red verdict. `make_part` returns
 it with its inputs."""
@@ -44,8 +45,10 @@ class Subjects:
     work: Path
 
     def write_model(self) -> str:
-        """Write the float model as an .onnx file with its samples, if it is not a file already, and
-        return the reference to the model."""
+        """Write the float model as an .onnx file, if it is not a file already, and return the
+        reference to the model. Its samples are written to INPUTS and CALIBRATION: next to the file,
+        a sample that is judged, too, would be left out of the calibration, and a model that is
+        calibrated with others decides otherwise."""
         if not self.is_onnx or self.spec.is_file:
             return self.spec.reference
         import numpy as np
@@ -55,8 +58,8 @@ class Subjects:
         self.work.mkdir(parents=True, exist_ok=True)
         source, path = load_source(self.spec), self.work / f"model{ONNX.suffix}"
         write_float(source, path)
-        sets = (*source.evaluation, *source.calibration)
-        np.savez(path.with_suffix(".npz"), *map(np.stack, zip(*sets, strict=True)))
+        for name, sets in ((INPUTS, source.evaluation), (CALIBRATION, source.calibration)):
+            np.savez(self.work / name, *map(np.stack, zip(*sets, strict=True)))
         return str(path)
 
     def list_operators(self) -> list[Operator]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -324,3 +325,44 @@ def test_cases_of_one_model_share_what_rewrites_do_to_it(tmp_path: Path) -> None
     late = Counting(stand_in(Scheme.A8W4, tmp_path), shared, finding, NOW_S)
     with shared.know(late.spec).guard:  # as another case holds it
         assert late.list_remedies(()) is None
+
+
+FACTORY = """
+import torch
+
+def make_net():
+    sets = [(torch.full((1, 4), float(number)),) for number in range(6)]
+    return torch.nn.ReLU(), sets[0], sets[1:]
+"""
+
+
+def test_the_model_that_is_changed_has_the_samples_of_the_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    from ci.onnx.compile import load_source
+
+    def write(source: Any, path: Path) -> Path:
+        text = '<ir_version: 10, opset_import: ["": 21]> m (float[1,4] x) => (float[1,4] y)'
+        onnx.save(onnx.parser.parse_model(f"{text} {{ y = Relu(x) }}"), path)
+        return path
+
+    class AtOnce(Laboratory):
+        def call(self, job: Any) -> Any:
+            return job()
+
+    monkeypatch.setattr("ci.onnx.compile.write_float", write)
+    file = tmp_path / "net.py"
+    file.write_text(FACTORY)
+    reference = f"{file}:make_net"
+    run = stand_in(Scheme.U8, tmp_path)
+    run.spec = replace(run.spec, model=reference, source=Source(reference))
+    laboratory = AtOnce(run, Experiments("onnx", 40.0, 40.0), WRONG, math.inf)
+
+    subject = laboratory.open_subject()
+    assert subject is not None
+    assert subject.is_file
+    original, written = load_source(run.spec), load_source(subject)
+    np.testing.assert_array_equal(written.evaluation, original.evaluation)
+    np.testing.assert_array_equal(written.calibration, original.calibration)
+    assert len(original.calibration) > len(original.evaluation)  # a sample is in both
