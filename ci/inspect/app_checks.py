@@ -50,7 +50,7 @@ from provisioning.manifest.targets import (
     read_all_socs,
     read_litert_socs,
 )
-from provisioning.versions import is_older, is_same, is_version
+from provisioning.versions import is_older, is_same, is_version, parse_version
 
 PAGE, LARGE_PAGE = 4096, 16384
 DECLARED_FROM = 31  # API level
@@ -481,7 +481,22 @@ def see_newer_than_package(unit: AppUnit) -> Iterator[Seen]:
         if facts.version and not is_loadable(facts.version, chosen.qnn):
             where = files[facts.relative].shown
             package = f"{chosen.text}{brought}"
-            yield seen(facts.name, where, compiler=facts.version, package=package)
+            versions = {"compiler": facts.version, "package": package}
+            yield seen(facts.name, where, **versions, doubt=_doubt(facts.version, chosen.qnn))
+
+
+def _doubt(compiler: str, runtime: str) -> str:
+    """Return what is not known of two versions that differ only after the second number, or "".
+
+    onnxruntime-qnn is built with 2.49.40 and uses 2.49.0 of Maven on Android (its pull request
+    783). No package of Maven was unpacked.
+    """
+    if parse_version(compiler).release[:2] != parse_version(runtime).release[:2]:
+        return ""
+    return (
+        f"; whether this is so of {runtime}, too, is not known: the package of Maven may be of the"
+        f" same release as {compiler}, so try the program on a device"
+    )
 
 
 @APPS.check("QNN882")
@@ -790,7 +805,10 @@ def see_two_builds(unit: AppUnit) -> Iterator[Seen]:
     for dependency in dependencies:
         if dependency.package.same_version and not is_same(dependency.version, chosen.qnn):
             where = f"{unit.name}: {unit.gradle.file}"
-            how = f"depend on both in one version, {chosen.qnn} or {dependency.version}"
+            how = (
+                f"depend on both in one version that Maven has of both, such as {chosen.qnn} or"
+                f" {dependency.version}"
+            )
             yield seen(dependency.text, where, qnn=dependency.version, package=chosen.text, how=how)
     other_files = [
         file
@@ -806,7 +824,7 @@ def see_two_builds(unit: AppUnit) -> Iterator[Seen]:
         shown = dict(unit.placed())[first.relative].shown
         how = (
             f"remove the libraries of QNN {first.version} from the sources, such as {shown}, or"
-            f" depend on {QNN_RUNTIME}:{first.version}"
+            f" depend on {QNN_RUNTIME}:{first.version}, if Maven has that version"
         )
         yield seen(subject, first.relative, qnn=first.version, package=chosen.text, how=how)
 

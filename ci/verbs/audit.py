@@ -38,7 +38,7 @@ from ci.report.text import count_cases, name_case, name_models
 from ci.verbs import steps
 from ci.verbs.built import require_executorch
 from ci.verbs.lanes.emulator import EmulatorRequest
-from ci.verbs.lanes.lane import Lane
+from ci.verbs.lanes.lane import Lane, list_asked
 from ci.verbs.localise import make_lane_request
 from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options
 from ci.verbs.requests import check_arguments
@@ -119,7 +119,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     lane, request = make_lane_request(args, SESSION, *models, runtime=args.runtime)
     policy, schemes = lane.read_policy(request, progress)
     if request.lists:
-        return steps.list_asked(request, policy, schemes, lane.list_nodes)
+        return list_asked(lane, request, policy, schemes, progress)
     is_executorch = isinstance(request, EmulatorRequest)
     if is_executorch:
         specs = steps.select_asked(request, policy, schemes)

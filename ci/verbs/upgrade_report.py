@@ -61,10 +61,11 @@ CURE_OPTIONS = ("--model", "--scheme", "--soc", "--policy", "--session", "--with
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     for version in (
-        add("old", metavar="OLD", help=f"{FORMS}; without OLD and NEW, see --model"),
-        add("new", metavar="NEW", help="the version that would replace OLD, in the same forms"),
+        add("old", metavar="[OLD]", help=f"{FORMS}; without OLD and NEW, see --model"),
+        add("new", metavar="[NEW]", help="the version that would replace OLD, in the same forms"),
     ):
-        # With nargs="?" instead, argparse would not accept an option between OLD and NEW.
+        # With nargs="?" instead, which writes the brackets, argparse would not accept an option
+        # between OLD and NEW.
         version.required = False
     text = (
         "a model, in any form that the session's --model accepts; repeatable; without OLD and NEW,"

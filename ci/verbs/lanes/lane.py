@@ -113,6 +113,11 @@ class Lane(Generic[AnyRequest]):
     without: Collection[str] = ()
     # Returns the nodes of a model, which --list shows.
     list_nodes: Callable[[CaseSpec], Sequence[Candidate]] = list_no_nodes
+    # Returns the cases with what is read in their files. Raises UsageError for a scheme that a file
+    # cannot have.
+    fit: Callable[[AnyRequest, EmulatorPolicy, list[CaseSpec], Progress], list[CaseSpec]] | None = (
+        None
+    )
     # Returns the policy and the schemes for the backend of a request.
     limit: Callable[[AnyRequest, EmulatorPolicy, SchemeSet], tuple[EmulatorPolicy, SchemeSet]] = (
         lambda _, policy, schemes: (policy, schemes)
@@ -140,7 +145,7 @@ def run_lane(lane: Lane[AnyRequest], request: AnyRequest, progress: Progress) ->
     package, both before anything is fetched, and the same errors as take_steps and run_session."""
     policy, schemes = lane.read_policy(request, progress)
     if request.lists:
-        return steps.list_asked(request, policy, schemes, lane.list_nodes)
+        return list_asked(lane, request, policy, schemes, progress)
     specs = lane.select(request, policy, schemes, progress)
     claim_reports(request.directory)
     phases = Phases(progress)
@@ -156,6 +161,20 @@ def run_lane(lane: Lane[AnyRequest], request: AnyRequest, progress: Progress) ->
     )
     outcome = steps.publish(report, request, policy.models, progress, brief=lane.brief)
     return plan.end(outcome)
+
+
+def list_asked(
+    lane: Lane[AnyRequest],
+    request: AnyRequest,
+    policy: EmulatorPolicy,
+    schemes: SchemeSet,
+    progress: Progress,
+) -> Outcome:
+    """Return what --list prints. Raises UsageError for a scheme that no requested file has, as a
+    run does."""
+    if lane.fit and request.models and request.schemes:
+        lane.fit(request, policy, lane.select(request, policy, schemes, progress), progress)
+    return steps.list_asked(request, policy, schemes, lane.list_nodes)
 
 
 def run_plan(plan: Plan, request: Request, policy: EmulatorPolicy, phases: Phases) -> Report:

@@ -76,15 +76,22 @@ def _choose_float(spec: CaseSpec, requested: Sequence[str]) -> CaseSpec:
     return replace(spec, scheme=Scheme.FP16)
 
 
+def fit_requested(
+    request: LitertRequest, policy: EmulatorPolicy, specs: list[CaseSpec], progress: Progress
+) -> list[CaseSpec]:
+    """Return the cases with the schemes of their files. Raises UnfitError for a Python without
+    wheels, and the same errors as require_packages and fit_cases."""
+    require_python(platform.python_version(), "LiteRT")
+    LANE.require_packages(specs)
+    return fit_cases(specs, request, progress, policy.models)
+
+
 @contextlib.contextmanager
 def prepare(
     request: LitertRequest, policy: EmulatorPolicy, specs: list[CaseSpec], progress: Progress
 ) -> Iterator[Plan]:
-    """Yield the plan of a run. Raises UnfitError for a Python without wheels, and the same errors
-    as require_packages and fit_cases."""
-    require_python(platform.python_version(), "LiteRT")
-    LANE.require_packages(specs)
-    fitted = fit_cases(specs, request, progress, policy.models)
+    """Yield the plan of a run. Raises the same errors as fit_requested."""
+    fitted = fit_requested(request, policy, specs, progress)
     engine = LitertEngine(
         toolchain=(),
         sdk=Path(),
@@ -289,6 +296,7 @@ LANE = Lane(
     profile=lambda _: PROFILE,
     select=select,
     prepare=prepare,
+    fit=fit_requested,
     list_nodes=list_nodes,
     suggest=suggest,
     without=("--sdk", "--adaptor", "--executorch"),  # LiteRT's plugin works with one version of QNN

@@ -82,14 +82,30 @@ def select(
     return specs
 
 
+def fit_requested(
+    request: OnnxRequest, policy: EmulatorPolicy, specs: list[CaseSpec], progress: Progress
+) -> list[CaseSpec]:
+    """Return the cases with fixed shapes and the schemes of their files. Raises the errors of
+    require_python, require_packages, fit_shapes and fit_schemes."""
+    require_python(platform.python_version(), "ONNX Runtime")
+    LANE.require_packages(specs)
+    fitted, quantized = fit_shapes(
+        specs,
+        policy,
+        progress,
+        request.command,
+        judges=request.judges,
+        timeout_s=request.timeout_s,
+    )
+    return fit_schemes(fitted, quantized, policy, request.schemes)
+
+
 @contextlib.contextmanager
 def prepare(
     request: OnnxRequest, policy: EmulatorPolicy, specs: list[CaseSpec], progress: Progress
 ) -> Iterator[Plan]:
-    """Yield the plan of a run: the cases with fixed shapes and the schemes of their files. Raises
-    the errors of require_python, require_packages, fit_shapes and fit_schemes."""
-    require_python(platform.python_version(), "ONNX Runtime")
-    LANE.require_packages(specs)
+    """Yield the plan of a run. Raises the same errors as fit_requested."""
+    specs = fit_requested(request, policy, specs, progress)
     engine = OnnxEngine(
         toolchain=(),
         sdk=Path(),
@@ -102,15 +118,6 @@ def prepare(
     )
     # An adaptor is ExecuTorch's: ONNX Runtime calls QNN itself.
     chosen = choice.QnnChoice(request.choice.sdk, choice.WHEEL)
-    fitted, quantized = fit_shapes(
-        specs,
-        policy,
-        progress,
-        request.command,
-        judges=request.judges,
-        timeout_s=request.timeout_s,
-    )
-    specs = fit_schemes(fitted, quantized, policy, request.schemes)
     options: dict[str, Any] = {
         "find_faults": match_faults,
         "make_remedy_job": make_onnx_trial,
@@ -207,6 +214,7 @@ LANE = Lane(
     profile=choose_profile,
     select=select,
     prepare=prepare,
+    fit=fit_requested,
     list_nodes=list_nodes,
     suggest=suggest,
     # An adaptor is ExecuTorch's: ONNX Runtime calls QNN itself.

@@ -1029,11 +1029,11 @@ def test_the_manifest_of_a_package_declares_libraries_of_the_device(
         (sources(f"{DELEGATE}:2.49.0'", libraries={}), "", "QNN885", "in the same version, 2.49.0"),
         (
             sources(f"{DELEGATE}:2.34.0'", f"{RUNTIME_OF}:2.46.0'", libraries={}),
-            *("", "QNN888", "depend on both in one version, 2.46.0 or 2.34.0"),
+            *("", "QNN888", "of both, such as 2.46.0 or 2.34.0"),
         ),
         (
             sources(f"{RUNTIME_OF}:2.42.0'", LEGACY, KEEPS),
-            *("", "QNN888", " from the sources, such as "),
+            *("", "QNN888", ":2.49.99, if Maven has that version"),
         ),
         (
             sources(f"{RUNTIME_OF}:2.49.0'", f"force {RUNTIME_OF}:2.42.0'", libraries={}),
@@ -1051,6 +1051,17 @@ def test_the_fix_of_a_package_fits_the_app(
     findings = judge(make(tmp_path / "a"), tmp_path / "b", *filter(None, [soc]))
     (fix,) = [finding.fix for finding in findings if finding.id == code]
     assert expected in fix
+
+
+@pytest.mark.parametrize(("runtime", "is_known"), [("2.37.1", True), ("2.49.0", False)])
+def test_a_package_that_may_be_of_the_release_that_compiled_a_program_is_reported_as_unknown(
+    runtime: str, is_known: bool, tmp_path: Path
+) -> None:
+    """Maven has 2.49.0, and no 2.49.40, of which 2.49.0 may be the package."""
+    make = sources(f"{RUNTIME_OF}:{runtime}'", LEGACY, libraries={}, **COMPILED)
+    findings = judge(make(tmp_path / "a"), tmp_path / "b")
+    (why,) = [finding.why for finding in findings if finding.id == "QNN881"]
+    assert ("not known" in why) is not is_known
 
 
 def test_a_wrong_model_for_devices_that_are_not_requested_is_a_warning(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
+from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.graphs.litert_file import pack_model, read_model
@@ -19,7 +20,7 @@ from ci.models.schemes import LITERT, Scheme
 from ci.models.user_models import ModelEntry, Source
 from ci.verbs.lanes.litert import LitertRequest, choose_packages, fit_cases, select
 from provisioning.console.progress import Progress
-from provisioning.errors import UsageError
+from provisioning.errors import ExitCode, UsageError
 
 REQUEST = LitertRequest(session="test_litert")
 
@@ -115,3 +116,12 @@ def test_the_operators_of_a_model_are_listed(tmp_path: Path) -> None:
         nodes = list_nodes(write_spec(tmp_path / f"{name}.tflite", make_model(name)))
         assert [node.op for node in nodes] == [("FULLY_CONNECTED",)] * 2
         assert [node.result_type for node in nodes] == types
+
+
+@pytest.mark.parametrize(("scheme", "code"), [("asis", ExitCode.USAGE), ("fp16", ExitCode.OK)])
+def test_a_list_refuses_a_scheme_that_no_requested_file_has(
+    tmp_path: Path, scheme: str, code: ExitCode
+) -> None:
+    path = tmp_path / "net.tflite"
+    path.write_bytes(make_model("dense"))
+    assert main(["test-litert", "--model", str(path), "--scheme", scheme, "--list"]) == code

@@ -15,6 +15,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
 from onnx import helper
 
+from ci.__main__ import main
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.inspect.files import inspect_file
@@ -22,7 +23,7 @@ from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
 from ci.onnx.fitting import fit_files, fit_schemes, fit_shapes
 from provisioning.console.progress import Progress
-from provisioning.errors import ManifestError, UsageError
+from provisioning.errors import ExitCode, ManifestError, UsageError
 from tests.qnn_provider.models import constant, tensor, write_model, write_relu
 
 POLICY = read_emulator_policy(lane="onnx")
@@ -231,3 +232,12 @@ def test_a_quantized_onnx_model_becomes_one_asis_case(tmp_path: Path, quantized:
         fit(plain, Scheme.ASIS, Scheme.U8, chosen=True)
     with pytest.raises(UsageError, match="is not quantized"):
         fit(plain, Scheme.ASIS, chosen=True)
+
+
+@pytest.mark.parametrize("verb", ["test-onnx", "audit"])
+@pytest.mark.parametrize(("scheme", "code"), [("asis", ExitCode.USAGE), ("u8", ExitCode.OK)])
+def test_a_list_refuses_a_scheme_that_no_requested_file_has(
+    tmp_path: Path, verb: str, scheme: str, code: ExitCode
+) -> None:
+    path = write_relu(tmp_path / "plain.onnx")
+    assert main([verb, "--model", str(path), "--scheme", scheme, "--list"]) == code
