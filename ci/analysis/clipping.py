@@ -96,14 +96,17 @@ def describe_clipped(
     size = calibrated.high - calibrated.low
     beyond = max(calibrated.low - actual.low, actual.high - calibrated.high) / size
     if beyond > CLIPPED and math.isfinite(beyond):
-        maker = graph.list_makers().get(name)
-        label = f"the result of {maker.label}{maker.place.mark}" if maker else f"input {name!r}"
-        clipped = Clipped(
-            name=label,
-            is_input=maker is None,
-            low=calibrated.low,
-            high=calibrated.high,
-            seen_low=actual.low,
-            seen_high=actual.high,
-        )
-        yield beyond, clipped
+        yield beyond, describe_range(graph, name, calibrated, actual)
+
+
+def describe_range(graph: Graph, name: str, calibrated: Bounds, actual: Bounds) -> Clipped:
+    """Return the description of a value, with its calibrated range and the numbers that it has."""
+    maker = graph.list_makers().get(name)
+    return Clipped(
+        name=f"the result of {maker.label}{maker.place.mark}" if maker else f"input {name!r}",
+        is_input=maker is None,
+        low=calibrated.low,
+        high=calibrated.high,
+        seen_low=actual.low,
+        seen_high=actual.high,
+    )

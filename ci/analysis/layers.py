@@ -26,6 +26,7 @@ from ci.analysis.effects import (
     run_without,
 )
 from ci.analysis.noise import find_fused, has_inexact
+from ci.analysis.ranges import MOST_FITTED_DB, run_fitted
 from ci.facts.finding import NOWHERE
 from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
 from ci.graphs.operators import computes, is_dequantizer, is_quantizer
@@ -260,11 +261,14 @@ def find_loss(
     exact_outputs = [*chain(*(comparison.exact.outputs for comparison in comparisons))]
     rounded_outputs = [*chain(*(comparison.rounded.outputs for comparison in comparisons))]
     output_db = find_least_db(exact_outputs, rounded_outputs)
-    finer_db, coarse = None, []
+    finer_db, fitted_db, coarse, misfits = None, None, [], ()
     # Of several methods, a run returns only the outputs of the first one.
     if nodes and len(program.graphs) == 1:
         finer_db = find_least_db(exact_outputs, run_without(program, inputs, nodes))
         coarse = list_coarse(program, comparisons, nodes)
+        lost = output_db < MOST_FITTED_DB
+        if lost and (fitted := run_fitted(program, [inputs, *further])):
+            fitted_db, misfits = find_least_db(exact_outputs, fitted.outputs), fitted.misfits
     return structs.replace(
         greatest,
         nodes=nodes,
@@ -272,6 +276,8 @@ def find_loss(
         decided=decided,
         output_db=output_db,
         finer_db=finer_db,
+        fitted_db=fitted_db,
+        misfits=misfits,
         coarse=tuple(coarse),
     )
 

@@ -56,6 +56,7 @@ from ci.judging.causes import (
     advise_on_rounding,
     advise_on_softmax,
     is_likely,
+    is_misfit,
     join,
     order_faults,
     spans_more_than,
@@ -159,8 +160,9 @@ class Reasons:
             if loss and loss.name and is_whole:
                 where += Advice(where=(describe_loss(loss),), places=loss.origin.places)
                 finer = find_alternatives(self.facts.spec.scheme.base).finer
-                is_clipped = compiled.clipped and not loss.coarse  # more bits keep the ranges
-                if finer and not is_clipped and not self.facts.gains_faults(finer):
+                # More bits keep the ranges.
+                has_range = is_misfit(loss) or (compiled.clipped and not loss.coarse)
+                if finer and not has_range and not self.facts.gains_faults(finer):
                     where += suggest_mixture(self.facts.spec, loss)
         return self.name_culprit(finding, faults).explained(advice + where)
 
@@ -282,9 +284,7 @@ class Reasons:
         # put down to the weights, which lost the most of the whole.
         if not scheme.quantized or named or self.is_proven(question) or is_part:
             return named
-        artifact = self.facts.evidence.artifact
-        clipped = artifact.compiled.clipped if artifact else ()
-        return advise_on_rounding(loss, self.facts.evidence.figures.sqnr_db_scheme, clipped)
+        return advise_on_rounding(loss, self.facts.evidence.figures.sqnr_db_scheme)
 
     def describe_suspicion(self, finding: Finding) -> Suspicion:
         """Return what is known of a finding before experiments."""

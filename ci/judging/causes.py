@@ -21,7 +21,6 @@ from ci.models.tensors import (
     Loss,
     Reading,
 )
-from ci.report.schema import Clipped
 
 KEPT_DB = 30.0  # an operator whose result is at least as accurate is not the cause
 SHOWN_DECISIONS = 3
@@ -311,16 +310,13 @@ def advise_on_decisions(loss: Loss | None) -> tuple[Advice, ...]:
     return (replace(advice, places=lost.decisions[0].origin.places),)
 
 
-def advise_on_rounding(
-    loss: Loss | None, sqnr_db: float | None, clipped: Sequence[Clipped] = ()
-) -> tuple[Advice, ...]:
-    """Return the cause that the weights, or the rounding of some operators, loses the accuracy of a
-    quantized model with ``sqnr_db`` against float32. It was tried: with only the weights quantized,
-    the outputs are hardly better, while the rounding of activations alone costs less; or without
-    the roundings of these operators, they have less than half of their noise. ``output_db`` is that
-    of the activations alone: large angles in 8 bits are lost by both, and are no fault of the
-    weights. What rounds values also limits them to their calibrated ranges, which those of
-    ``clipped`` leave: more bits keep the ranges."""
+def advise_on_rounding(loss: Loss | None, sqnr_db: float | None) -> tuple[Advice, ...]:
+    """Return the cause that the weights, the calibrated ranges, or the rounding of some operators
+    loses the accuracy of a quantized model with ``sqnr_db`` against float32. It was tried: with
+    only the weights quantized, the outputs are hardly better, while the rounding of activations
+    alone costs less; with other ranges, or without the roundings of these operators, they have less
+    than half of their noise. ``output_db`` is that of the activations alone: large angles in 8 bits
+    are lost by both, and are no fault of the weights."""
     if loss is None or loss.is_float16:
         return ()
     output_db = loss.output_db
@@ -335,25 +331,42 @@ def advise_on_rounding(
         )
         fix = "choose a scheme with more bits for the weights, or with a scale for each channel"
         return (advise(cause, fix, certainty=Certainty.PROVEN),)
-    if output_db is None or loss.finer_db is None or loss.finer_db < output_db + LEAST_GAIN_DB:
-        return ()
-    if loss.weights_db < output_db + LEAST_GAIN_DB:  # without it, as much would be lost
-        return ()
+    fitted_db = loss.fitted_db if is_misfit(loss) else output_db
+    ranges = (_advise_on_misfits(loss),) if is_misfit(loss) else ()
+    if fitted_db is None or loss.finer_db is None or loss.finer_db < fitted_db + LEAST_GAIN_DB:
+        return ranges
+    if output_db is None or loss.weights_db < output_db + LEAST_GAIN_DB:
+        return ranges  # without it, as much would be lost
     names = ", ".join(loss.nodes[:SHOWN_OPERATORS])
     further = len(loss.nodes) - SHOWN_OPERATORS
     named = names + (f" and {further} more" if further > 0 else "")
-    is_clipped = bool(clipped) and not loss.coarse
-    without = "both" if is_clipped else "it"
-    figures = f"the outputs have {output_db:.1f} dB, and {loss.finer_db:.1f} dB without {without}"
-    if is_clipped:
-        cause = (
-            f"the rounding of {named}, and its ranges: {clipped[0]} (proven: on the CPU, {figures})"
-        )
-        return (advise(cause, CALIBRATE, certainty=Certainty.PROVEN),)
+    figures = f"the outputs have {output_db:.1f} dB, and {loss.finer_db:.1f} dB without it"
     cause = f"the rounding of {named}{_describe_coarse(loss)} (proven: on the CPU, {figures})"
     fix = "bring these numbers closer together: divide those channels that have the largest numbers"
     fix += " before they are rounded, and multiply the weights that read them"
-    return (advise(cause, fix if loss.coarse else "", certainty=Certainty.PROVEN),)
+    advice = advise(cause, fix if loss.coarse else "", certainty=Certainty.PROVEN)
+    return (*ranges, advice)
+
+
+def is_misfit(loss: Loss) -> bool:
+    """Return whether a quantized model is better with the ranges of the judged inputs than with the
+    calibrated ones, and at least one of these is that of other numbers."""
+    if loss.output_db is None or loss.fitted_db is None or not loss.misfits:
+        return False
+    return loss.fitted_db >= loss.output_db + LEAST_GAIN_DB
+
+
+def _advise_on_misfits(loss: Loss) -> Advice:
+    """Return the cause that ranges were calibrated for other numbers than those of the judged
+    inputs. Those of the model's inputs say it all: others follow from them."""
+    inputs = [misfit for misfit in loss.misfits if misfit.is_input]
+    named = "; ".join(map(str, inputs or loss.misfits))
+    figures = f"the outputs have {loss.output_db:.1f} dB, and {loss.fitted_db:.1f} dB"
+    cause = (
+        f"the calibrated ranges: {named} (proven: on the CPU, {figures} with the ranges that the"
+        " judged inputs need)"
+    )
+    return advise(cause, CALIBRATE, certainty=Certainty.PROVEN)
 
 
 def _describe_coarse(loss: Loss) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from ci.facts.finding import NOWHERE, Origin
-from ci.report.schema import TypeShare
+from ci.report.schema import Clipped, TypeShare
 from provisioning.documents import open_regular
 
 FILE = "{}_{}.raw"  # <sample>_<index>
@@ -252,10 +252,12 @@ class Loss(Struct, frozen=True):
     are decisions that rounding changes, if that costs at least DECISION_DB, and ``fused`` are
     activations that lose accuracy behind a layer, if that costs at least FUSION_DB. ``output_db``
     is the least SQNR of an output in the rounded run, ``wide_db`` that with the range of float32
-    and the precision of float16, and ``finer_db`` that without the roundings of ``nodes``; each is
-    None if it is unknown. ``coarse`` are the values of ``nodes`` whose steps are too large for most
-    of their numbers. If the loss ``includes_weights``, that of the operator's own weights is part
-    of it, and ``weights_db`` is unknown, and BEST_DB."""
+    and the precision of float16, ``finer_db`` that without the roundings of ``nodes``, and
+    ``fitted_db`` that with the ranges of the judged inputs; each is None if it is unknown.
+    ``misfits`` are values whose calibrated ranges are those of other numbers. ``coarse`` are the
+    values of ``nodes`` whose steps are too large for most of their numbers. If the loss
+    ``includes_weights``, that of the operator's own weights is part of it, and ``weights_db`` is
+    unknown, and BEST_DB."""
 
     name: str
     before_db: float
@@ -272,6 +274,8 @@ class Loss(Struct, frozen=True):
     output_db: float | None = None
     wide_db: float | None = None
     finer_db: float | None = None
+    fitted_db: float | None = None
+    misfits: tuple[Clipped, ...] = ()
     coarse: tuple[Coarse, ...] = ()
     includes_weights: bool = False
 

@@ -412,8 +412,8 @@ class LayerFigures(Record, frozen=True, kw_only=True):
 
 class Clipped(Record, frozen=True, kw_only=True):
     """A tensor whose values for the judged inputs, from ``seen_low`` to ``seen_high``, leave the
-    range from ``low`` to ``high`` for which it was calibrated. These are None in report.json if
-    they are infinite. ``name`` describes the tensor."""
+    range from ``low`` to ``high`` for which it was calibrated, or do not fill it. These are None
+    in report.json if they are infinite. ``name`` describes the tensor."""
 
     name: str
     is_input: bool

@@ -19,6 +19,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: E402
 from ci.analysis.layers import find_float16_loss, find_loss  # noqa: E402
 from ci.graphs.onnx_program import read_onnx  # noqa: E402
 from ci.graphs.torch_program import read_torch  # noqa: E402
+from ci.judging.causes import is_misfit  # noqa: E402
 from tests.build.exports import export_graph  # noqa: E402
 
 assert _decomposed  # registers the operators
@@ -121,6 +122,46 @@ def test_steps_that_make_most_numbers_zero_are_found(
     named = [(value.name, round(value.share, 3), value.largest) for value in loss.coarse]
     assert named == [(("mul", "Mul 'z'")[LANES.index(lane)], round(63 / 64, 3), 50.0)] * count
     assert all(value.step == pytest.approx(step) for value in loss.coarse)
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize(
+    ("steps", "misfits"),
+    [
+        ((0.16, 0.01), [("input 'x'",) * 2]),
+        ((0.01, 0.16), [("the result of sin", "the result of Sin 'a'")]),
+        ((0.16, 0.16), [("input 'x'",) * 2, ("the result of sin", "the result of Sin 'a'")]),
+        ((0.01, 0.0015), [("the result of sin", "the result of Sin 'a'")]),
+        ((0.01, 0.01), []),
+        ((0.25, 0.01), []),
+    ],
+    ids=["wide input", "wide result", "both wide", "clipped", "right", "not calibrated"],
+)
+def test_ranges_of_other_numbers_are_tried_with_those_of_the_inputs(
+    tmp_path: Path, lane: str, steps: tuple[float, float], misfits: list[tuple[str, str]]
+) -> None:
+    """A power of two is no calibrated step. The largest number is in the second sample."""
+    nodes = CONSTANTS + write_rounding("x", steps[0]) + "a = Sin(x_rounded)\n"
+    nodes += write_rounding("a", steps[1]) + "y = Identity(a_rounded)"
+    values = np.random.default_rng(7).uniform(-0.3, 0.3, (4, 16)).astype(np.float32)
+    program, sample = make_program(
+        lane,
+        tmp_path,
+        nodes,
+        lambda x: round_to(torch.sin(round_to(x, steps[0])), steps[1]),
+        values,
+    )
+    further = [tuple(4 * tensor for tensor in sample)]
+    loss = find_loss(program, sample, [np.sin(values)], further)
+    assert loss is not None
+    place = LANES.index(lane)
+    named = [misfit.name.partition(" [")[0] for misfit in loss.misfits]
+    assert named == [names[place] for names in misfits]
+    assert is_misfit(loss) is bool(misfits)
+    if misfits:
+        assert loss.fitted_db is not None
+        assert loss.fitted_db > 30
+        assert max(misfit.seen_high or 0 for misfit in loss.misfits) > 0.8
 
 
 @pytest.mark.parametrize("lane", LANES)

@@ -13,7 +13,6 @@ from ci.analysis.steps import Step
 from ci.facts.finding import Advice, Certainty, Origin, Question
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import (
-    CALIBRATE,
     FLOAT16_BITS,
     UNKNOWN,
     Departure,
@@ -281,13 +280,41 @@ def test_the_rounding_of_numbers_that_are_smaller_than_a_step_is_described() -> 
         " of its numbers become zero (proven: on the CPU,"
     ) in advice.causes[0].text
     assert advice.remedies
-    clipped = Clipped(name="input 'x'", is_input=True, low=-1, high=1, seen_low=-4, seen_high=4)
-    assert advise_on_rounding(loss, 7.0, [clipped]) == (advice,)
-    (advice,) = advise_on_rounding(structs.replace(loss, coarse=()), 7.0, [clipped])
-    assert (
-        "its ranges: input 'x' is calibrated for -1 to 1, but has values" in advice.causes[0].text
+
+
+@pytest.mark.parametrize(
+    ("fitted_db", "finer_db", "starts"),
+    [
+        (24.0, 31.0, ["the calibrated ranges: input 'x' is", "the rounding of mul"]),
+        (30.0, 31.0, ["the calibrated ranges: input 'x' is"]),
+        (9.0, 31.0, ["the rounding of mul"]),
+        (12.0, 8.0, ["the calibrated ranges: input 'x' is"]),
+        (9.0, 9.0, []),
+        (None, 31.0, ["the rounding of mul"]),
+    ],
+)
+def test_ranges_are_a_cause_if_others_are_better(
+    fitted_db: float | None, finer_db: float, starts: list[str]
+) -> None:
+    misfits = tuple(
+        Clipped(name=name, is_input=name != "sin", low=-16, high=16, seen_low=-1, seen_high=1)
+        for name in ("input 'x'", "sin")
     )
-    assert [remedy.text for remedy in advice.remedies] == [CALIBRATE]
+    loss = Loss(
+        *("sin", 60.0, 7.0, 40.0),
+        nodes=("mul",),
+        output_db=7.2,
+        finer_db=finer_db,
+        fitted_db=fitted_db,
+        misfits=misfits,
+    )
+    causes = [cause for advice in advise_on_rounding(loss, 7.0) for cause in advice.causes]
+    assert [cause.certainty for cause in causes] == [Certainty.PROVEN] * len(starts)
+    for cause, start in zip(causes, starts, strict=True):
+        assert cause.text.startswith(start)
+        assert "sin is calibrated" not in cause.text  # it follows from the input
+    nowhere = structs.replace(loss, misfits=())
+    assert not any("ranges" in advice.causes[0].text for advice in advise_on_rounding(nowhere, 7.0))
 
 
 def test_large_angles_are_known_by_the_numbers_that_sin_and_cos_read() -> None:
