@@ -315,9 +315,16 @@ class Reasons:
             count=len(steps),
             divides=is_refused or finding.question is Question.FAITHFUL,
             finer=finer.value if finer else "",
-            wider=Scheme.FP16.value if self.facts.spec.scheme.quantized else "",
+            wider=self.name_wider(),
             in_float16=not (is_refused or self.facts.spec.scheme.quantized),
         )
+
+    def name_wider(self) -> str:
+        """Return the float scheme that a user may choose instead, or "". A file that is quantized
+        already has no other one."""
+        scheme = self.facts.spec.scheme
+        has_choice = scheme.quantized and scheme.base is not Scheme.ASIS
+        return Scheme.FP16.value if has_choice else ""
 
     def suspect_cpu(self) -> Suspicion:
         """Return what is known of nodes on the CPU: how many there are, and the first one that the
@@ -336,7 +343,7 @@ class Reasons:
             first=(first.name, name_fallback(first), line),
             count=len(self.facts.read_steps()),
             finer=finer.value if finer else "",
-            wider=Scheme.FP16.value if self.facts.spec.scheme.quantized else "",
+            wider=self.name_wider(),
         )
 
     def choose_causes(self, finding: Finding) -> list[KnownFault]:

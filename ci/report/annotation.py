@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 from urllib.parse import quote
 
-from ci.facts.finding import Finding, Place, show_brief
+from ci.facts.finding import Cause, Finding, Place, show_brief
 from ci.report.schema import Case, Report, Status
 from ci.report.text import name_models, name_some
 from provisioning.console.terminal import defuse_commands
@@ -42,7 +42,7 @@ class Annotation:
     path: str = ""
     line: int = 0
     finding: str = ""  # the id of the finding, or "" if it has none
-    certainty: str = ""  # of the finding's first cause, or "" if it has none
+    causes: tuple[Cause, ...] = ()  # of the finding
     identity: str = ""  # what the same finding says in another run; by default its message
 
     def plain(self) -> str:
@@ -92,7 +92,7 @@ def make_annotations(report: Report) -> list[Annotation]:
                 place.file,
                 place.line,
                 first.id,
-                first.causes[0].certainty.value if first.causes else "",
+                first.causes,
                 " ".join(map(str, kin[:3])),
             )
         )
@@ -145,10 +145,19 @@ def render_annotations(
                     annotation.path, annotation.title, annotation.identity or annotation.message
                 )
             },
-            **({"properties": {"certainty": annotation.certainty}} if annotation.certainty else {}),
+            **({"properties": describe_causes(annotation.causes)} if annotation.causes else {}),
         }
         for annotation in annotations
     ]
+
+
+def describe_causes(causes: Sequence[Cause]) -> dict[str, Any]:
+    """Return the properties of a result with causes: how certain the best known one is, which is
+    the first, and each of them with its own certainty."""
+    return {
+        "certainty": causes[0].certainty.value,
+        "causes": [{"text": cause.text, "certainty": cause.certainty.value} for cause in causes],
+    }
 
 
 def fingerprint(*words: str) -> str:

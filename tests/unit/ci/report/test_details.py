@@ -89,7 +89,8 @@ def test_how_certain_a_cause_is_stands_in_text_json_and_sarif(
     (annotation,) = make_annotations(replace(report, cases=(case,)))
     assert f"{word}: a norm; fix: do it" in annotation.message
     (result,) = render_annotations([finding.id], [annotation])
-    assert result["properties"] == {"certainty": certainty.value}
+    causes = [{"text": "a norm", "certainty": certainty.value}]
+    assert result["properties"] == {"certainty": certainty.value, "causes": causes}
 
 
 def test_an_annotation_has_all_causes_of_a_finding(report: Report) -> None:
@@ -106,6 +107,14 @@ def test_an_annotation_has_all_causes_of_a_finding(report: Report) -> None:
         "not faithful: it is wrong [QNN2001]; why: a norm; open: the part has 3.0 dB (8a8w SM8650)"
     )
     assert annotation.message == message
+    (result,) = render_annotations([finding.id], [annotation])
+    assert result["properties"] == {
+        "certainty": "known",
+        "causes": [
+            {"text": "a norm", "certainty": "known"},
+            {"text": "the part has 3.0 dB", "certainty": "unknown"},
+        ],
+    }
 
 
 def test_a_sarif_log_reads_as_its_snapshot() -> None:
