@@ -55,6 +55,7 @@ from ci.models.tensors import (
     limit_db,
     make_reading,
 )
+from ci.report.schema import Clipped
 
 CONSTANT = "constant"  # an ONNX node with a number or a few, which are arguments
 MOST_VALUES = 1 << 28  # elements that a run records; their sizes are known
@@ -261,7 +262,8 @@ def find_loss(
     exact_outputs = [*chain(*(comparison.exact.outputs for comparison in comparisons))]
     rounded_outputs = [*chain(*(comparison.rounded.outputs for comparison in comparisons))]
     output_db = find_least_db(exact_outputs, rounded_outputs)
-    finer_db, fitted_db, coarse, misfits = None, None, [], ()
+    finer_db, fitted_db, coarse = None, None, []
+    misfits: tuple[Clipped, ...] = ()
     # Of several methods, a run returns only the outputs of the first one.
     if nodes and len(program.graphs) == 1:
         finer_db = find_least_db(exact_outputs, run_without(program, inputs, nodes))

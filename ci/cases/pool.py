@@ -335,6 +335,10 @@ class Lease:
             exceeded=self.worker.has_exceeded,
         )
 
+    def measure_waiting(self) -> float:
+        """Return for how many seconds the jobs waited for a processor or a disk."""
+        return self.watch.waited_s if self.worker else 0.0
+
     def _blame(self, failure: str) -> tuple[str, tuple[Place, ...]]:
         """Return a failure of a process with the user's function that was running in it, and the
         line of that function."""
@@ -388,7 +392,13 @@ class Pool:
         # row.
         self.idle: dict[tuple[object, int], Worker] = {}  # by kind and thread
         self.aborted, self.has_started = threading.Event(), False
+        self.waited_s: dict[int, float] = {}  # by thread, see read_waited
         self.starting, self.again = threading.Lock(), threading.Lock()
+
+    def read_waited(self) -> float:
+        """Return for how many seconds the jobs of the calling thread waited for a processor or a
+        disk until now."""
+        return self.waited_s.get(threading.get_ident(), 0.0)
 
     def start_server(self) -> None:
         """Start the fork server, unless it is running. Until its preloaded module ignores Ctrl-C,
@@ -443,9 +453,11 @@ class Pool:
         try:
             yield lease
         finally:
+            thread = threading.get_ident()
+            self.waited_s[thread] = self.waited_s.get(thread, 0.0) + lease.measure_waiting()
             # Only a worker that answered is used again: after a failure, its job may still run.
             if worker and lease.reusable and not fresh and worker.size_bytes() < MAX_WORKER_BYTES:
-                self.idle[kind, threading.get_ident()] = worker
+                self.idle[kind, thread] = worker
             elif worker and lease.reusable:
                 worker.close()
             elif worker:

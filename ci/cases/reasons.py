@@ -76,6 +76,10 @@ DECOMPOSED = re.compile(r"\(in (\w+)\)")  # in the reason of a node on the CPU
 OVERLOAD = re.compile(r"^aten\.|(?<=\w)\.\w+$")  # what PyTorch's name has besides the user's
 UNTRIED = "no experiment was made to find the cause"
 UNTRIED_FAULT = "not tried"
+JUDGE_FLOAT = (
+    "judge the float model from which the file was quantized, in the same types: the rewrites that"
+    " experiments try change float models"
+)
 CONSTANTS_ONLY = "QNN1338"  # the rule for a part of a model without inputs
 
 
@@ -196,13 +200,20 @@ class Reasons:
             causes = tuple(cause for cause in causes if cause.certainty is not Certainty.LIKELY)
         advice = replace(advice, causes=causes) + numbers
         if self.diagnosis:
-            advice += advise_on_diagnosis(self.diagnosis)
+            advice += self.advise_on_vain(self.diagnosis)
         if self.facts.options.only_certain:
             certain = [cause for cause in advice.causes if cause.certainty is not Certainty.LIKELY]
             advice = replace(advice, causes=tuple(certain))
         is_named = any(cause.certainty in NAMED for cause in advice.causes)
         if question in ACCURACY and not is_named and not faults:
             advice += advise(self.untried, certainty=Certainty.UNKNOWN)
+        return advice
+
+    def advise_on_vain(self, diagnosis: Diagnosis) -> Advice:
+        """Return what experiments say that showed no cause."""
+        advice = advise_on_diagnosis(diagnosis)
+        if self.facts.spec.scheme.base is Scheme.ASIS:
+            advice += advise(fix=JUDGE_FLOAT)
         return advice
 
     def advise_on_numbers(

@@ -4,7 +4,6 @@ without rewrites. A part is a case like any other, so that its program is in the
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
 import threading
@@ -64,7 +63,7 @@ from provisioning.files import write_whole
 NET = "net"
 OF_ACCURACY = frozenset({Question.FAITHFUL, Question.QUANTIZED, Question.TASK})
 CASES = 4  # of which a run may have the seconds
-MOST_SLOW = 4.0  # times that experiments may take longer on a busy machine
+MOST_SLOW = 4.0  # times as long as their work experiments may take by the clock
 LEAST_S = 1.0  # that an experiment needs
 KEEP_S = 6.0  # to write a reproducer, also when the time for experiments is up
 # What says nothing of the model: the run was stopped, or something outside of a process ended it,
@@ -103,11 +102,58 @@ def held(guard: threading.Lock, limit_s: float) -> Iterator[bool]:
 
 
 @dataclass
+class Budget:
+    """The time of experiments: ``work_s`` seconds of work, which is the time that passes except
+    what their jobs wait for a processor or a disk. ``read_waited`` returns how long that was until
+    now. By the clock, ``slowest`` times as many seconds may pass. With a limit by the clock alone,
+    a machine that two jobs share found no cause in 30 seconds that is found in 9 on an idle one."""
+
+    work_s: float
+    read_waited: Callable[[], float]
+    slowest: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.began, self.waited_before_s = time.monotonic(), self.read_waited()
+        self.most_s = self.work_s * self.slowest
+
+    @property
+    def passed_s(self) -> float:
+        """Return how many seconds have passed."""
+        return time.monotonic() - self.began
+
+    @property
+    def spent_s(self) -> float:
+        """Return how many seconds of work were spent."""
+        return self.passed_s - (self.read_waited() - self.waited_before_s)
+
+    @property
+    def left_s(self) -> float:
+        """Return for how many seconds work may go on."""
+        return min(self.work_s - self.spent_s, self.most_s - self.passed_s)
+
+    def extend_to(self, seconds: float) -> None:
+        """Allow work to go on for so many seconds, if fewer are left."""
+        missing_s = max(seconds - self.left_s, 0.0)
+        self.work_s += missing_s
+        self.most_s += missing_s
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count what is done during the block."""
+        spent_s, passed_s = self.spent_s, self.passed_s
+        try:
+            yield
+        finally:
+            self.work_s += self.spent_s - spent_s
+            self.most_s += self.passed_s - passed_s
+
+
+@dataclass
 class Experiments:
     """Answers the diagnoses of a run: each case may take ``case_s`` seconds, and all together
     ``run_s``. Programs of parts are in the cache, and answers in the store, so that a rerun
-    repeats no experiment. Where more processes run than there are cores, they may take as much
-    longer, see find_slowness, unless ``is_strict``. With ``only_float``, quantized files have none.
+    repeats no experiment. These are seconds of work: by the clock, ``slowest`` times as many may
+    pass, see Budget. With ``only_float``, quantized files have none.
 
     ``front_end`` compiles the programs, if another one does than usual for the lane: the reasons of
     its rewrites are shown. ``search`` finds the smallest wrong part, and takes the operators of the
@@ -118,7 +164,7 @@ class Experiments:
     lane: RewriteLane
     case_s: float
     run_s: float
-    is_strict: bool = False
+    slowest: float = MOST_SLOW
     only_float: bool = False
     front_end: Frontend | None = None
     search: Callable[[list[Operator], tuple[str, ...]], Smallest | None] | None = None
@@ -140,11 +186,10 @@ class Experiments:
 
     def diagnose(self, run: CaseRun, finding: Finding, suspicion: Suspicion) -> Diagnosis:
         """Return what experiments show of the cause of a finding."""
-        began = time.monotonic()
-        slowness = 1.0 if self.is_strict else measure_slowness()
         with self.guard:
-            left_s = min(self.case_s, self.run_s - self.spent_s) * slowness
-        laboratory = Laboratory(run, self, finding, began + left_s)
+            left_s = min(self.case_s, self.run_s - self.spent_s)
+        budget = Budget(left_s, run.setup.pool.read_waited, self.slowest)
+        laboratory = Laboratory(run, self, finding, budget)
         # Only a program that is wrong, or that does not exist, has a smallest part.
         is_searched = finding.question in {Question.FAITHFUL, Question.LOWERED}
         searches = self.search is not None and is_searched
@@ -154,21 +199,7 @@ class Experiments:
             run.experiment = ""
             shutil.rmtree(laboratory.work, ignore_errors=True)
             with self.guard:
-                self.spent_s += (time.monotonic() - began) / slowness
-
-
-def measure_slowness() -> float:
-    """Return how many times longer a job takes here than on idle cores; 1 if that is unknown."""
-    with suppress(OSError):
-        return find_slowness(os.getloadavg()[0], len(os.sched_getaffinity(0)))
-    return 1.0
-
-
-def find_slowness(load: float, cores: int) -> float:
-    """Return how many times longer a job takes if ``load`` processes run on some cores: at least 1,
-    and at most MOST_SLOW. With a fixed limit, a machine that two jobs share found no cause in 30
-    seconds that is found in 9 on an idle one."""
-    return min(max(load / max(cores, 1), 1.0), MOST_SLOW)
+                self.spent_s += budget.spent_s
 
 
 def make_experiments(
@@ -192,12 +223,10 @@ def make_experiments(
 
 
 class Laboratory:
-    """Does the experiments of one case until ``deadline``, a time of time.monotonic."""
+    """Does the experiments of one case within a ``budget``."""
 
-    def __init__(
-        self, run: CaseRun, shared: Experiments, finding: Finding, deadline: float
-    ) -> None:
-        self.case_run, self.finding, self.deadline = run, finding, deadline
+    def __init__(self, run: CaseRun, shared: Experiments, finding: Finding, budget: Budget) -> None:
+        self.case_run, self.finding, self.budget = run, finding, budget
         self.shared, self.spec = shared, run.spec
         # A lane of files may take PyTorch models, too, which have other rewrites.
         lane = choose_lane(self.spec.reference) if self.spec.is_file else shared.lane
@@ -216,7 +245,7 @@ class Laboratory:
     def left_s(self) -> float:
         """Return for how many seconds an experiment may run."""
         timeout_s = self.case_run.setup.options.timeout_s
-        return min(self.deadline - time.monotonic(), timeout_s)
+        return min(self.budget.left_s, timeout_s)
 
     @property
     def most_s(self) -> float:
@@ -280,11 +309,8 @@ class Laboratory:
         has a limit of programs, and not of time."""
         if self.shared.search is None:
             return None
-        began = time.monotonic()
-        try:
+        with self.budget.paused():
             return self.shared.search(self.list_operators(), experiment.part)
-        finally:
-            self.deadline += time.monotonic() - began
 
     def call(self, job: Callable[[], Any]) -> Any:
         """Return the result of a job in a new worker, or None if it fails."""
@@ -467,15 +493,16 @@ class Laboratory:
             spec = self.rewrite(subject, remedies)
         except QnnCiError:
             return None
-        left_s = self.left_s
-        inner = replace(self.shared, case_s=left_s, run_s=left_s, spent_s=0.0)
+        left_s = max(self.left_s, LEAST_S)
+        slowest = (self.budget.most_s - self.budget.passed_s) / left_s
+        inner = replace(self.shared, case_s=left_s, run_s=left_s, slowest=slowest, spent_s=0.0)
         options = replace(
             self.case_run.setup.options,
             timeout_s=self.most_s,
             keep=None,
             recorded={},
             estimate=False,
-            experiments=replace(inner, is_strict=True, search=None),
+            experiments=replace(inner, search=None),
         )
         work = self.work / f"cured-{self.count}"
         case = CaseRun(spec, replace(self.case_run.setup, options=options, work=work)).run().case
@@ -506,7 +533,7 @@ class Laboratory:
         options = self.case_run.options
         if options.files_directory is None:
             return ""
-        self.deadline = max(self.deadline, time.monotonic() + KEEP_S)
+        self.budget.extend_to(KEEP_S)
         reference = self.write_part(RunPart(part))
         if not reference:
             return ""

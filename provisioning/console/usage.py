@@ -178,6 +178,11 @@ class Watch:
         limit_s = self.allowance.timeout_s * STARVED
         return self.is_late and self.cpu_s < limit_s and self.own_s < self.allowance.timeout_s
 
+    @property
+    def waited_s(self) -> float:
+        """The time until the last check that was spent waiting for a processor or a disk."""
+        return self.checked - self.started - self.own_s
+
     def is_due(self, every_s: float) -> bool:
         """Return whether the last check was at least ``every_s`` seconds ago."""
         return time.monotonic() >= self.checked + every_s

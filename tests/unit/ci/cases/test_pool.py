@@ -95,6 +95,7 @@ def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
     pool = Pool.__new__(Pool)
     pool.context, pool.idle, pool.memory = multiprocessing.get_context("fork"), {}, (0, 0)
     pool.aborted, pool.starting, pool.has_started = threading.Event(), threading.Lock(), False
+    pool.waited_s = {}
     monkeypatch.setattr(pool_module, "is_server", lambda _: True)
     log = tmp_path / "log"
     first, second, of_other_kind, fresh, third = (
@@ -146,13 +147,33 @@ def make_pool(monkeypatch: pytest.MonkeyPatch, *workers: Any) -> Pool:
     pool, left = Pool.__new__(Pool), [*workers]
     pool.context, pool.idle, pool.aborted = None, {}, threading.Event()
     pool.memory, pool.starting, pool.again = (0, 0), threading.Lock(), threading.Lock()
-    pool.has_started = False
+    pool.has_started, pool.waited_s = False, {}
     monkeypatch.setattr(pool_module, "Worker", lambda _: left.pop(0))
     monkeypatch.setattr(pool_module, "is_server", lambda _: True)
     return pool
 
 
 GOOD, BAD = (7, ""), (None, "the process died")
+
+
+def test_a_pool_counts_what_the_jobs_of_a_thread_wait_for_a_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SlowWorker(StubWorker):
+        def call(self, job: Any, log: Path, watch: Watch) -> tuple[Any, str]:
+            watch.started, watch.checked, watch.own_s = 0.0, 9.0, 2.0
+            return super().call(job, log, watch)
+
+    pool = make_pool(monkeypatch, SlowWorker(GOOD, GOOD))
+    counts = []
+    for _ in range(2):
+        pool.run(rest, tmp_path / "log", 60.0)
+        counts.append(pool.read_waited())
+    assert counts == [7.0, 14.0]
+    thread = threading.Thread(target=lambda: counts.append(pool.read_waited()))
+    thread.start()
+    thread.join()
+    assert counts == [7.0, 14.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,9 +29,9 @@ from ci.facts.kinds import (
 from ci.faults.known import Frontend
 from ci.mend.experiments import (
     MOST_SLOW,
+    Budget,
     Experiments,
     Laboratory,
-    find_slowness,
     is_lasting,
     is_refused_alike,
     is_same_refusal,
@@ -45,22 +44,41 @@ from ci.models.user_models import Source
 from ci.report.schema import Case, JudgementFacts, ProgramFacts, Status
 from tests.build.setups import make_setup
 
+NOW_S = 100.0
+
+
+def make_budget(work_s: float = 40.0) -> Budget:
+    """The time for a case on an idle machine."""
+    return Budget(work_s, lambda: 0.0)
+
 
 @pytest.mark.parametrize(
-    ("load", "cores", "slowness"),
+    ("passed_s", "waited_s", "left_s"),
     [
-        (0.0, 2, 1.0),
-        (2.0, 2, 1.0),  # the run's own two jobs
-        (5.0, 2, 2.5),
-        (90.0, 2, MOST_SLOW),
-        (20.0, 64, 1.0),
-        (3.0, 0, 3.0),
+        (10.0, 0.0, 30.0),
+        (10.0, 4.0, 34.0),
+        (100.0, 90.0, 30.0),
+        (130.0, 125.0, 30.0),  # the limit by the clock
+        (170.0, 165.0, -10.0),
+        (50.0, 0.0, -10.0),
     ],
 )
-def test_experiments_may_take_longer_where_cores_are_shared(
-    load: float, cores: int, slowness: float
+def test_what_jobs_wait_for_a_processor_is_no_time_of_experiments(
+    monkeypatch: pytest.MonkeyPatch, passed_s: float, waited_s: float, left_s: float
 ) -> None:
-    assert find_slowness(load, cores) == slowness
+    clock = SimpleNamespace(now_s=NOW_S, waited_s=7.0)
+    fake_time = SimpleNamespace(monotonic=lambda: clock.now_s)
+    monkeypatch.setattr("ci.mend.experiments.time", fake_time)
+    budget = Budget(40.0, lambda: clock.waited_s, MOST_SLOW)
+    clock.now_s += passed_s
+    clock.waited_s += waited_s
+    assert budget.left_s == pytest.approx(left_s)
+    with budget.paused():
+        clock.now_s += 20.0
+        clock.waited_s += 5.0
+    assert budget.left_s == pytest.approx(left_s)
+    budget.extend_to(32.0)
+    assert budget.left_s == pytest.approx(max(left_s, 32.0))
 
 
 def make_case(*findings: Finding, nodes: int = 0, **figures: Any) -> Case:
@@ -232,7 +250,7 @@ def test_an_experiment_whose_worker_is_killed_answers_nothing_and_is_made_again(
     monkeypatch.setattr("ci.mend.experiments.CaseRun", lambda *_: stopped)
     run = stand_in(Scheme.FP16, tmp_path)
     run.setup = make_setup(tmp_path, engine=None, runner=None, pool=None)
-    laboratory = Laboratory(run, Experiments("torch", 40.0, 40.0), finding, math.inf)
+    laboratory = Laboratory(run, Experiments("torch", 40.0, 40.0), finding, make_budget())
     result = laboratory.judge(laboratory.spec, is_changed=is_changed)
     expected = Result(failure=stop.headline, is_refused=is_refused, is_fleeting=is_fleeting)
     assert result == expected
@@ -252,13 +270,10 @@ def test_a_rewritten_model_has_the_limits_that_the_policy_has_for_it_and_a_part_
     monkeypatch.setattr("ci.mend.experiments.CaseRun", start)
     run = stand_in(Scheme.FP16, tmp_path)
     run.setup = make_setup(tmp_path, engine=None, runner=None, pool=None)
-    laboratory = Laboratory(run, Experiments("torch", 40.0, 40.0), WRONG, math.inf)
+    laboratory = Laboratory(run, Experiments("torch", 40.0, 40.0), WRONG, make_budget())
     changed = replace(laboratory.spec, model="another name")
     laboratory.judge(changed, is_changed=True, is_whole=is_whole)
     assert names == [laboratory.spec.model if is_whole else "another name"]
-
-
-NOW_S = 100.0
 
 
 @pytest.fixture
@@ -291,7 +306,7 @@ def test_an_experiment_with_a_model_that_exceeded_a_limit_leaves_time_for_others
 
     finding = DIED.find("lowering: did not end within 600 s")
     laboratory = Unable(
-        stand_in(Scheme.FP16, tmp_path), Experiments("torch", 40.0, 40.0), finding, NOW_S + 40.0
+        stand_in(Scheme.FP16, tmp_path), Experiments("torch", 40.0, 40.0), finding, make_budget()
     )
     laboratory.run_all(Suspicion(Result(failure=finding.headline), exceeded=exceeded))
     assert limits_s == [most_s]
@@ -316,13 +331,13 @@ def test_cases_of_one_model_share_what_rewrites_do_to_it(tmp_path: Path) -> None
         return [row.name for row in rows if not row.approximate]
 
     for scheme in (Scheme.A8W8, Scheme.A8W8, Scheme.FP16):
-        laboratory = Counting(stand_in(scheme, tmp_path), shared, finding, NOW_S + 40.0)
+        laboratory = Counting(stand_in(scheme, tmp_path), shared, finding, make_budget())
         assert laboratory.list_remedies(()) is not None
     in_8_bits = list_rows(Scheme.A8W8)
     in_float = [name for name in list_rows(Scheme.FP16) if name not in in_8_bits]
     assert jobs == [in_8_bits, in_float]
 
-    late = Counting(stand_in(Scheme.A8W4, tmp_path), shared, finding, NOW_S)
+    late = Counting(stand_in(Scheme.A8W4, tmp_path), shared, finding, make_budget(0.0))
     with shared.know(late.spec).guard:  # as another case holds it
         assert late.list_remedies(()) is None
 
