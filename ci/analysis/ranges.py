@@ -4,7 +4,7 @@ the judged inputs: it is run once more with the ranges that these need."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -73,18 +73,19 @@ def list_calibrated(graph: Graph) -> list[RoundedGroup]:
         nodes = [makers[name] for name in names]
         quantizers = tuple(node for node in nodes if is_quantizer(node.operator))
         results = [name for name in names if is_dequantizer(makers[name].operator)]
-        if results and all(map(is_calibrated, quantizers)):
+        if results and all(is_calibrated(node, makers) for node in quantizers):
             groups.append(RoundedGroup(names, quantizers, tuple(results)))
     return groups
 
 
-def is_calibrated(quantizer: Node) -> bool:
-    """Return whether a quantizer has one range, and it was calibrated: a step that is a power of
-    two is that of a range that the quantizer knows, such as that of a sigmoid from 0 to 1."""
+def is_calibrated(quantizer: Node, makers: Mapping[str, Node]) -> bool:
+    """Return whether a quantizer has one range, and it was calibrated: a step of a computed value
+    that is a power of two is that of a range that the front end knows, such as that of a sigmoid
+    from 0 to 1."""
     if not {"scale", "zero_point"} <= quantizer.numbers.keys():
         return False
-    steps = quantizer.numbers["scale"]
-    return len(steps) == 1 and math.frexp(float(steps[0]))[0] != POWER_OF_TWO
+    steps, is_input = quantizer.numbers["scale"], quantizer.reads[0] not in makers
+    return len(steps) == 1 and (is_input or math.frexp(float(steps[0]))[0] != POWER_OF_TWO)
 
 
 def fit(quantizer: Node, needed: Bounds) -> Change:

@@ -133,14 +133,15 @@ def test_steps_that_make_most_numbers_zero_are_found(
         ((0.16, 0.16), [("input 'x'",) * 2, ("the result of sin", "the result of Sin 'a'")]),
         ((0.01, 0.0015), [("the result of sin", "the result of Sin 'a'")]),
         ((0.01, 0.01), []),
-        ((0.25, 0.01), []),
+        ((0.25, 0.01), [("input 'x'",) * 2]),
+        ((0.01, 0.25), []),
     ],
-    ids=["wide input", "wide result", "both wide", "clipped", "right", "not calibrated"],
+    ids=["input", "result", "both", "clipped", "right", "input of a power of 2", "no calibration"],
 )
 def test_ranges_of_other_numbers_are_tried_with_those_of_the_inputs(
     tmp_path: Path, lane: str, steps: tuple[float, float], misfits: list[tuple[str, str]]
 ) -> None:
-    """A power of two is no calibrated step. The largest number is in the second sample."""
+    """A power of two is no calibrated step of a result. The second sample is the largest one."""
     nodes = CONSTANTS + write_rounding("x", steps[0]) + "a = Sin(x_rounded)\n"
     nodes += write_rounding("a", steps[1]) + "y = Identity(a_rounded)"
     values = np.random.default_rng(7).uniform(-0.3, 0.3, (4, 16)).astype(np.float32)
