@@ -372,7 +372,7 @@ def test_the_model_that_is_changed_has_the_samples_of_the_case(
     reference = f"{file}:make_net"
     run = stand_in(Scheme.U8, tmp_path)
     run.spec = replace(run.spec, model=reference, source=Source(reference))
-    laboratory = AtOnce(run, Experiments("onnx", 40.0, 40.0), WRONG, math.inf)
+    laboratory = AtOnce(run, Experiments("onnx", 40.0, 40.0), WRONG, make_budget())
 
     subject = laboratory.open_subject()
     assert subject is not None
