@@ -39,7 +39,10 @@ def describe_proof(diagnosis: Diagnosis, verb: str = "proven") -> str:
     proof = f"{word}: {name_subject(diagnosis)} has {show_pair(diagnosis.before, diagnosis.after)}"
     proof = f"{proof} {change}"
     if diagnosis.on_whole:
-        proof = f"{proof}; the whole model has {show_pair(*diagnosis.on_whole)} with it"
+        before, after = diagnosis.on_whole
+        if after.failure and before.reached_db is not None:  # the model has outputs without it
+            return f"{proof}; the whole model has no outputs with it: {after.failure}"
+        proof = f"{proof}; the whole model has {show_pair(before, after)} with it"
     # Of a model that is refused without the cure, the outputs are seen only with it.
     last_result = diagnosis.on_whole[1] if diagnosis.on_whole else diagnosis.after
     has_wrong_outputs = last_result.is_wrong and not diagnosis.before.cpu_nodes

@@ -80,7 +80,47 @@ def export_module(module: nn.Module, inputs: Sequence[Tensor]) -> fx.GraphModule
     program = torch.export.export(module.eval(), tuple(inputs), strict=False)
     # Guards would be calls behind the inputs, which change the ranges of ExecuTorch's quantizer.
     exported = program.module(check_guards=False)
+    separate_rows(exported, module, inputs)
     return torch.fx.GraphModule(exported, exported.graph).eval()
+
+
+def separate_rows(graph: fx.GraphModule, module: nn.Module, inputs: Sequence[Tensor]) -> None:
+    """Store each row of a parameter that a module iterates over as a parameter of its graph. In the
+    graph, the iteration is an unbind, and ExecuTorch 1.5.1 refuses that of a parameter
+    (AnnotateUnbind: list index out of range). It takes the module, of which torch.export with
+    ``strict`` makes no unbind, unless the module calls it."""
+    import torch
+
+    unbind, parameters = torch.ops.aten.unbind.int, dict(graph.named_parameters())
+    nodes = graph.graph.find_nodes(op="call_function", target=unbind)
+    nodes = [
+        node
+        for node in nodes
+        if node.args[0].op == "get_attr" and str(node.args[0].target) in parameters
+    ]
+    if not nodes:
+        return
+    try:
+        strict = torch.export.export(module, tuple(inputs), strict=True)
+    except Exception:  # noqa: BLE001 - it has no common class, and the module is refused then
+        return
+    if strict.graph.find_nodes(op="call_function", target=unbind):
+        return
+    for node in nodes:
+        parameter = parameters[str(node.args[0].target)]
+        rows = torch.unbind(parameter.detach(), *node.args[1:])
+        for item in [*node.users]:
+            name = f"{node.name}_row_{item.args[1]}"
+            row = torch.nn.Parameter(rows[item.args[1]].clone(), parameter.requires_grad)
+            graph.register_parameter(name, row)
+            with graph.graph.inserting_before(item):
+                attribute = graph.graph.get_attr(name)
+            attribute.meta = {"val": item.meta["val"]}
+            item.replace_all_uses_with(attribute)
+            graph.graph.erase_node(item)
+        graph.graph.erase_node(node)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
 
 
 def call_rewritten(reference: str, names: Sequence[str]) -> tuple[Any, ...]:

@@ -46,7 +46,14 @@ USED = (
     "ci.models.short_rows",
 )
 # Of ci.mend.rewrite.
-NEEDED = ("Change", "export_module", "require_changes", "rewrite_module", "rewrite_graph")
+NEEDED = (
+    "Change",
+    "export_module",
+    "separate_rows",
+    "require_changes",
+    "rewrite_module",
+    "rewrite_graph",
+)
 FUNCTION = """
 
 def {name}():

@@ -682,7 +682,7 @@ WHOLE_RIGHT = "the whole model has 18.6 dB, and 68.9 dB with it"
         (RIGHT, f"; {WHOLE_RIGHT})", ("a",)),
         # Another fault is left: mend is not promised.
         (LITTLE, "; the whole model has 18.6 dB, and 25.0 dB with it)", ("a",)),
-        (DIES, f"; the whole model has 18.6 dB, and no outputs with it, {ELSE})", ()),
+        (DIES, f"; the whole model has no outputs with it: {DIES.failure})", ()),
         (LATE, ")", ("a",)),  # not known
     ],
 )

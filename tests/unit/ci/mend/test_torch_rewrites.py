@@ -892,3 +892,30 @@ def test_rewritten_nodes_keep_source_line_and_module_of_the_old_ones() -> None:
         assert meta["nn_module_stack"] == old["nn_module_stack"]
         assert meta["stack_trace"] == old["stack_trace"]
         assert meta["val"].shape == (1, 4, 8, 8)
+
+
+class Mixed(nn.Module):
+    """Multiplies its input by the rows of a parameter, [2, 4], which ``split`` returns."""
+
+    def __init__(self, split: Callable[[Tensor], Sequence[Tensor]]) -> None:
+        super().__init__()
+        self.rows, self.split = nn.Parameter(randn(2, 4)), split
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.split(self.rows)
+        return (x * first).relu() * second
+
+
+# ExecuTorch refuses an unbind of a parameter, and torch.export makes one of an iteration.
+@pytest.mark.parametrize(
+    ("split", "unbinds"), [(tuple, False), (lambda rows: rows.unbind(0), True)]
+)
+def test_only_a_parameter_that_the_model_unbinds_itself_is_unbound(
+    split: Callable[[Tensor], Sequence[Tensor]], unbinds: bool
+) -> None:
+    module, x = Mixed(split), randn(3, 4, seed=1)
+    graph = export_module(module, (x,))
+    assert torch.equal(graph(x), module(x))
+    again = torch.export.export(graph, (x,), strict=False).graph
+    targets = [node.target for node in again.nodes]
+    assert (torch.ops.aten.unbind.int in targets) is unbinds
