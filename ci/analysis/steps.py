@@ -131,6 +131,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
       becomes integers
     - ``bits``: in a quantized model, the bits of the integers that hold the result or an operand
     - ``signed``: 1 if the weights or the biases of a batch norm have a negative element
+    - ``epsilon``: the largest ratio of the epsilon of a batch norm to the variance of a channel
     - ``padded``: the number of axes that an operator pads
     - ``moved``: 1 if a .tflite file has the channels of the padded image last, else 0, see
       ci.graphs.channels_first
@@ -487,6 +488,8 @@ class _Describer:
             numbers["low"] = (1.0,)
         if ratio := self._measure_bias(node):
             numbers["biased"] = (ratio,)
+        if ratio := self._measure_epsilon(node):
+            numbers["epsilon"] = (ratio,)
         return Step(
             node.name or node.results[0],
             node.operator,
@@ -571,6 +574,15 @@ class _Describer:
             return 0.0
         ratio = float((np.abs(bias) / np.maximum(largest, LEAST_WEIGHT)).max(initial=0.0))
         return ratio if math.isfinite(ratio) else 0.0
+
+    def _measure_epsilon(self, node: Node) -> float:
+        """Return the largest ratio of the epsilon of a batch norm to the variance of a channel, or
+        0 if it is unknown."""
+        variance = self._find_array(node.reads[-1]) if node.operator == BATCH_NORM else None
+        if variance is None or not variance.size or not (variance >= 0).all():
+            return 0.0
+        epsilon = next(iter(node.numbers.get("eps", ())), 1e-5)
+        return float(epsilon / max(variance.min(), 1 / LARGEST))
 
     def _may_be_low(self, name: str) -> bool:
         """Return whether an element may be below the least number whose exp is right in float16."""

@@ -706,6 +706,12 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 3), lambda x: torch.sub(x, 2, alpha=3)),
         (0, (2, 3), lambda x: (0.5 - x) - W[:3] - x.sum()),
     ],
+    "add-epsilon": [
+        (1, (2, 4, 3, 3), nn.Sequential(nn.Conv2d(4, 4, 1), norm(nn.BatchNorm2d, 4, eps=0.1))),
+        (1, (2, 4, 5), norm(nn.BatchNorm1d, 4, affine=False, eps=0.1)),
+        (0, (2, 4, 5), norm(nn.BatchNorm1d, 4)),
+        (0, (2, 4, 5), norm(nn.BatchNorm1d, 4, track_running_stats=False)),
+    ],
     "weigh-layer-norm": [
         (1, (2, 3, 8), nn.LayerNorm(8, eps=0.1, elementwise_affine=False)),
         (0, (2, 3, 8), nn.LayerNorm(8)),
