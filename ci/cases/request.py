@@ -19,6 +19,8 @@ class Request:
     models: tuple[str, ...] | None = ()  # globs; None if the verb does not select the policy's
     schemes: tuple[str, ...] = ()
     socs: tuple[str, ...] = ()
+    # Whether the policy's schemes of other runtimes stand for those of the lane
+    translate_schemes: bool = False
     lists: bool = False  # whether the choices are listed, and nothing is run
     # Which policy
     policy: Path | None = None  # None for this project's own

@@ -14,6 +14,8 @@ from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
+from msgspec import structs
+
 from ci.latency.estimate import find_soc_of_device, refuse_device
 from ci.models.lowering_options import OF_ONNX, ONE_RUN, check_choices
 from ci.models.schemes import (
@@ -129,9 +131,13 @@ def select_cases(
     soc_names: Sequence[str] = (),
     lane: SchemeSet = EXECUTORCH,
     default_soc: str = DEFAULT_SOC,
+    translates: bool = False,
 ) -> list[CaseSpec]:
     """Return the requested cases without duplicates, in the order of ``models``, or else of
     ``entries`` and the suite.
+
+    If the call ``translates`` schemes, a model without ``runtimes`` is one that any runtime judges,
+    so that its entry may list schemes of other lanes, for which this lane uses its own.
 
     Without ``schemes``, a model is tested with the schemes that its entry or the suite lists and
     the lane supports, or else with the lane's default schemes and the entry's mixtures. Without
@@ -148,6 +154,11 @@ def select_cases(
     chosen = choose_entries(words, known_models, lane)
     if entries and not chosen:
         raise refuse_runtimes([*entries], lane)
+    if translates:
+        chosen = {
+            name: structs.replace(entry, runtimes=entry.runtimes or tuple(RUNTIMES))
+            for name, entry in chosen.items()
+        }
     for name, entry_of_model in chosen.items() if lane.suffix else ():
         key = "run" if entry_of_model.run != ONE_RUN else ""
         chosen_options = {name for name, _ in entry_of_model.lowering.chosen()}
@@ -318,16 +329,13 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     if not entry.path and any(scheme in lane.schemes for scheme in entry.schemes):
         lane = engine
     required = entry.schemes or tuple(entry.mixtures)
+    listed = [entry.find_scheme(scheme) for scheme in required]
     # A model with runtimes may list schemes of each of them.
-    schemes_of_others = [
-        RUNTIMES[runtime].schemes for runtime in entry.runtimes if runtime != lane.runtime
-    ]
-    refused = {
-        scheme: entry.find_scheme(scheme).base
-        for scheme in required
-        if entry.find_scheme(scheme).base
-        not in {*lane.schemes, *chain.from_iterable(schemes_of_others)}
-    }
+    others = [RUNTIMES[runtime] for runtime in entry.runtimes if runtime != lane.runtime]
+    known_schemes = {*lane.schemes, *chain.from_iterable(other.schemes for other in others)}
+    refused = {scheme.value: scheme.base for scheme in listed if scheme.base not in known_schemes}
+    if entry.runtimes and entry.schemes and not lane.translate(listed):
+        refused = {scheme.value: scheme.base for scheme in listed}
     if not refused:
         return
     scheme, base = next(iter(refused.items()))
@@ -358,10 +366,9 @@ def list_schemes(entry: ModelEntry, lane: SchemeSet) -> list[AnyScheme]:
     """Return the schemes and mixtures with which a model is tested if none is requested."""
     listed = [entry.find_scheme(name) for name in entry.schemes]
     mixtures = [entry.find_scheme(name) for name in list_mixtures(entry, lane)]
+    if entry.runtimes:  # the schemes of one stand for those of the others
+        listed = lane.translate(listed)
     usable = [mixture for mixture in listed if mixture.base in lane.schemes]
-    if not usable and entry.runtimes:  # those of another runtime stand for this one's
-        counterparts = (lane.find_counterpart(scheme.base) for scheme in listed)
-        usable = [*dict.fromkeys(filter(None, counterparts))]
     return usable or [*lane.default, *mixtures]
 
 

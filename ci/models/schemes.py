@@ -7,7 +7,7 @@ Most names contain the bits of activations and weights, such as ``16a8w``. Names
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -210,6 +210,17 @@ class SchemeSet:
                 return candidate
         is_float = not quantizing and Scheme.FP16 in self.schemes
         return Scheme.FP16 if is_float else None
+
+    def translate(self, schemes: Iterable[AnyScheme]) -> list[AnyScheme]:
+        """Return this lane's schemes for those of any lane, each once. A mixture of a scheme that
+        this lane has stands for itself, and another one for its base."""
+        own_schemes: list[AnyScheme] = []
+        for scheme in schemes:
+            is_own = scheme.base in self.schemes
+            counterpart = scheme if is_own else self.find_counterpart(scheme.base)
+            if counterpart and counterpart not in own_schemes:
+                own_schemes.append(counterpart)
+        return own_schemes
 
     def repeat_runtime(self, *, is_file: bool) -> list[str]:
         """Return the words that choose this lane for a model in a command: none for ExecuTorch,

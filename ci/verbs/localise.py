@@ -176,6 +176,8 @@ def make_lane_request(
     shapes = parse_shapes(shape_words)
     lane = choose_lane(models, policy, runtime)
     refuse_options(args, lane.without, lane.schemes.title)
+    # A runtime that was chosen is not that for which the policy lists its schemes.
+    values = {"translate_schemes": bool(runtime), **values}
     if lane is onnx.LANE:
         return lane, make_request(onnx.OnnxRequest, args, session, shapes=shapes, **values)
     if shapes:

@@ -45,6 +45,8 @@ LITERT, LITERT_TORCH = "litert", "litert-torch"
 EVERYTHING = "test"
 
 
+# Passed by ``test`` to the verb of each runtime, whose policy may list the schemes of another one
+TRANSLATE = "--translate-schemes"
 JOBS = "QNN_CI_JOBS"  # the variable with the default of --jobs
 # What a call with them promises, it keeps even if it needs nothing for it.
 PROMISES = frozenset({"--offline"})
@@ -234,6 +236,7 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
         "the shape of an input with dynamic sizes, for an .onnx file, such as x=1,3,224,224",
         {**MANY, "metavar": "NAME=SIZES", "again": str},
     ),
+    TRANSLATE: (WHAT, argparse.SUPPRESS, {**FLAG}),
     "--list": (
         WHAT,
         (
@@ -366,7 +369,7 @@ SELECTION = ("--model", "--scheme", "--soc", "--list")
 RUN = ("--policy", "--timeout-s", "--offline")
 PARALLEL = ("--jobs", "--reports")
 CASES = (  # of a verb that judges cases
-    *(*SELECTION, *RUN, *PARALLEL),
+    *(*SELECTION, TRANSLATE, *RUN, *PARALLEL),
     *("--keep-artifacts", "--log-level", "--no-cache", "--strict-noise", "--diagnose"),
     *("--estimate", "--record"),
     *("--base", "--sarif"),

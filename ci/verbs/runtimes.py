@@ -41,7 +41,7 @@ from ci.report.schema import Report, Status
 from ci.report.write import read_report
 from ci.verbs.environments import read_entries, takes
 from ci.verbs.lanes.devices import add_missing_device, refuse_device
-from ci.verbs.options import JOBS, Option, add_options, check_values
+from ci.verbs.options import JOBS, TRANSLATE, Option, add_options, check_values
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import SESSION_VARIABLE, install_command, shown_path
 from provisioning.console.command import MANY, Outcome, user_path
@@ -107,8 +107,7 @@ class RuntimeVerb:
 
     def find_schemes(self, names: Sequence[str]) -> list[str]:
         """Return this lane's schemes for the requested ones, each once."""
-        schemes = (self.lane.find_counterpart(Scheme(name)) for name in names)
-        return [*dict.fromkeys(scheme.value for scheme in schemes if scheme)]
+        return [scheme.value for scheme in self.lane.translate(map(Scheme, names))]
 
     def choose_modules(self, models: Sequence[Model]) -> tuple[tuple[str, ...], str]:
         """Return the modules that those of the models need that the runtime takes, and the extra
@@ -137,6 +136,7 @@ class RuntimeVerb:
             schemes=self.find_schemes(schemes),
             soc_names=socs,
             lane=self.lane,
+            translates=True,
         )
 
 
@@ -466,7 +466,7 @@ def list_words(
         words += ["--model", model.word]
     for scheme in runtime.find_schemes(schemes):
         words += ["--scheme", scheme]
-    return [*words, *further, "--estimate"]
+    return [*words, *further, "--estimate", TRANSLATE]
 
 
 def run_turns(

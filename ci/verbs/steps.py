@@ -172,6 +172,7 @@ def select_asked(
         soc_names=request.socs,
         lane=schemes,
         default_soc=soc,
+        translates=request.translate_schemes,
     )
     unnamed = [spec.model for spec in specs if spec.model not in {*OWN_MODELS, *policy.models}]
     if request.record and unnamed:

@@ -41,6 +41,7 @@ echo {output}
 exit {code}
 """
 ONLY_LITERT = "QCM2290"
+LAST = "--estimate --translate-schemes"  # of the arguments of each verb
 SESSIONS = {"executorch": "test_emulator", "onnxruntime": "test_onnx", "litert": "test_litert"}
 
 
@@ -122,14 +123,14 @@ def test_each_runtime_gets_the_models_that_it_takes_and_its_own_name_of_a_scheme
     assert code == ExitCode.OK
     common = "--soc SM8650 --timeout-s 60.5 --diagnose 0 --no-cache --strict-noise --offline"
     assert read_words(place, "executorch") == (
-        f"-m ci test-emulator --model net.py:net --scheme 8a8w --scheme 16a8w {common} --estimate"
+        f"-m ci test-emulator --model net.py:net --scheme 8a8w --scheme 16a8w {common} {LAST}"
     )
     assert read_words(place, "onnxruntime") == (
         "-m ci test-onnx --model net.py:net --model a.onnx --scheme u8 --scheme u16a8w"
-        f" {common} --estimate"
+        f" {common} {LAST}"
     )
     assert read_words(place, "litert") == (
-        f"-m ci test-litert --model net.py:net --model b.tflite --scheme fp16 {common} --estimate"
+        f"-m ci test-litert --model net.py:net --model b.tflite --scheme fp16 {common} {LAST}"
     )
     assert data["reports"] == {name: f"{name}/{session}" for name, session in SESSIONS.items()}
     page = (place / "reports/test/index.html").read_text()
@@ -320,7 +321,7 @@ def test_what_a_runtime_lacks_is_said_before_another_one_runs(
 ) -> None:
     (place / "qnn.toml").write_text(
         'extends = "default"\n[models.net]\npath = "net.py:net"\n'
-        '[by_runtime.onnxruntime.models.net]\nschemes = ["16a4w"]\n'
+        '[by_runtime.onnxruntime.models.net]\nschemes = ["fp16a8w"]\n'
     )
     good, refused = (add_python(place, name, "fp16") for name in ("executorch", "onnxruntime"))
     lacking = add_python(place, "litert", "fp16", lacks="litert_torch jax")
@@ -328,7 +329,7 @@ def test_what_a_runtime_lacks_is_said_before_another_one_runs(
     assert main(words) == ExitCode.USAGE
     said, started, _ = capsys.readouterr().err.partition("ExecuTorch: test-emulator")
     assert started
-    assert "warning: ONNX Runtime is not run: models.net.schemes: 16a4w" in said
+    assert "warning: ONNX Runtime is not run: models.net.schemes: fp16a8w" in said
     lacks = "warning: LiteRT is not run: litert_torch, jax are not installed"
     assert f"{lacks}; fix: {place}/litert -m pip install" in said
     for name in ("onnxruntime", "litert"):
@@ -382,7 +383,7 @@ def test_a_runtime_gets_only_the_socs_that_it_knows(
     chosen = [soc for soc in ("SM8650", ONLY_LITERT) for soc in ("--soc", soc)]
     code, data = run(capsys, "--model", "net.py:net", *chosen, *pythons)
     assert code == ExitCode.OK
-    assert read_words(place, "litert").endswith(f"--soc SM8650 --soc {ONLY_LITERT} --estimate")
+    assert read_words(place, "litert").endswith(f"--soc SM8650 --soc {ONLY_LITERT} {LAST}")
     assert ONLY_LITERT not in read_words(place, "executorch")
     assert data["unknown_socs"] == {name: [ONLY_LITERT] for name in ("executorch", "onnxruntime")}
 
@@ -394,7 +395,7 @@ def test_an_soc_that_a_runtime_lacks_is_named_however_it_was_typed(
     pythons = [add_python(place, runtime, "fp16", soc=ONLY_LITERT) for runtime in SESSIONS]
     code, data = run(capsys, "--model", "net.py:net", "--soc", word, *pythons)
     assert code == ExitCode.OK
-    assert read_words(place, "litert").endswith(f" --soc {ONLY_LITERT} --estimate")
+    assert read_words(place, "litert").endswith(f" --soc {ONLY_LITERT} {LAST}")
     assert data["unknown_socs"] == {name: [ONLY_LITERT] for name in ("executorch", "onnxruntime")}
     lacking = ("ExecuTorch", "ONNX Runtime")
     reasons = ", and ".join(
@@ -456,12 +457,9 @@ def test_without_a_model_each_runtime_judges_those_of_the_policy_that_list_it(
     pythons = [add_python(place, runtime, "fp16") for runtime in ("executorch", "onnxruntime")]
     code, data = run(capsys, "--policy", policy.name, *pythons)
     assert (code, data["not_run"]) == (ExitCode.OK, {})
-    chosen = f"--policy {policy}"
-    assert read_words(place, "executorch") == f"-m ci test-emulator --model net {chosen} --estimate"
-    assert (
-        read_words(place, "onnxruntime")
-        == f"-m ci test-onnx --model net --model file {chosen} --estimate"
-    )
+    chosen = f"--policy {policy} {LAST}"
+    assert read_words(place, "executorch") == f"-m ci test-emulator --model net {chosen}"
+    assert read_words(place, "onnxruntime") == f"-m ci test-onnx --model net --model file {chosen}"
     assert main(["test", "--model", "net", "--runtime", "litert"]) == ExitCode.USAGE
     said = capsys.readouterr().err
     assert "net cannot be judged by LiteRT" in said
@@ -482,7 +480,7 @@ def test_a_verb_of_one_runtime_reads_its_own_tables_of_a_common_policy(policy: P
 
 SELECTED = {
     "executorch": ["net 16a8w"],
-    "onnxruntime": ["net u16a8w", "file fp16", "file u8", "file u16a8w"],
+    "onnxruntime": ["net u8", "net u16a8w", "file fp16", "file u8", "file u16a8w"],
 }
 
 
@@ -497,6 +495,57 @@ def test_a_runtime_selects_the_models_that_list_it(policy: Path, runtime: str) -
     assert [f"{case.model} {case.scheme}" for case in cases] == SELECTED[runtime]
     with pytest.raises(UsageError, match="does not list litert"):
         select_cases({}, ["SM8650"], entries=entries, models=["net"], lane=RUNTIMES["litert"])
+
+
+OF_EXECUTORCH = """extends = "default"
+[suite]
+mlp = ["8a8w"]
+[models.net]
+path = "net.py:net"
+schemes = ["fp16", "8a8w", "fp16a8w", "mixed"]
+[models.net.mixtures.mixed]
+base = "16a8w"
+parts = [{op = "relu", scheme = "8a8w"}]
+[models.usual]
+path = "net.py:net"
+"""
+TRANSLATED = {
+    "executorch": {
+        "net": ["fp16", "8a8w", "fp16a8w", "mixed"],
+        "usual": ["fp16", "8a8w", "16a8w"],
+        "mlp": ["8a8w"],
+    },
+    "onnxruntime": {
+        "net": ["fp16", "u8", "u16a8w"],
+        "usual": ["fp16", "u8", "u16a8w"],
+        "mlp": ["u8"],
+    },
+    "litert": {"net": ["fp16"], "usual": ["asis"]},
+}
+
+
+@pytest.mark.parametrize("runtime", TRANSLATED)
+def test_a_runtime_has_its_own_schemes_for_those_that_a_policy_lists_for_another(
+    place: Path, capsys: pytest.CaptureFixture[str], runtime: str
+) -> None:
+    path = place / "qnn.toml"
+    path.write_text(OF_EXECUTORCH)
+    models = ("--model", "net", "--model", "usual")
+    code, data = run(capsys, *models, "--runtime", runtime, add_python(place, runtime, "fp16"))
+    assert (code, data["not_run"]) == (ExitCode.OK, {})
+    expected = TRANSLATED[runtime]
+    policy = read_emulator_policy(path)
+    cases = select_cases(
+        {"mlp": ["8a8w"]} if "mlp" in expected else {},
+        ["SM8650"],
+        entries=policy.models,
+        lane=RUNTIMES[runtime],
+        translates=True,
+    )
+    schemes: dict[str, list[str]] = {}
+    for case in cases:
+        schemes.setdefault(case.model, []).append(case.scheme.value)
+    assert schemes == expected
 
 
 @pytest.mark.parametrize(

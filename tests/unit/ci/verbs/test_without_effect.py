@@ -128,6 +128,17 @@ def test_a_scheme_of_the_command_line_replaces_those_of_the_policy(repository: P
     assert main(call) in {ExitCode.ENVIRONMENT, ExitCode.DOWNLOAD}
 
 
+@pytest.mark.parametrize("verb", ["audit", "mend", "localise", "estimate"])
+@pytest.mark.parametrize("runtime", ["onnxruntime", "litert"])
+def test_a_runtime_that_is_chosen_has_its_own_schemes_for_those_of_the_policy(
+    repository: Path, verb: str, runtime: str
+) -> None:
+    text = f'extends = "default"\n{MODEL}schemes = ["fp16", "8a8w"]\n'
+    (repository / "qnn.toml").write_text(text)
+    call = [verb, "--model", "net", "--runtime", runtime, "--offline"]
+    assert main(call) in {ExitCode.ENVIRONMENT, ExitCode.DOWNLOAD}
+
+
 @pytest.mark.parametrize(
     ("words", "flag"),
     [
