@@ -712,6 +712,13 @@ def test_names_in_the_picture_cover_neither_each_other_nor_points() -> None:
         ("ExecuTorch 8a8w", True, 0),
         ("ExecuTorch 16a8w", False, 0),
     ]
+    # On a phone, "ExecuTorch 8a8w" has 160 units in DejaVu Sans, and 151 are right of its point.
+    wide = [
+        make_case("16a8w", (0.213, 0.2, 0.3), sqnr_db=22.7),
+        make_case("8a8w", (0.213, 0.2, 0.3), sqnr_db=20.5),
+        make_case("fp16", (0.275, 0.2, 0.4), sqnr_db=55.5),
+    ]
+    assert [is_left for _, is_left, _ in draw_names(wide)] == [True, True, True]
 
 
 def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_says_so() -> None:
