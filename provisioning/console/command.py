@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, cast
@@ -377,6 +377,25 @@ def list_flags(words: Sequence[str]) -> frozenset[str]:
     return frozenset(word.partition("=")[0] for word in options if word.startswith("--"))
 
 
+def require_one_value(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Raise UsageError for an option that takes one value and is typed with several: argparse uses
+    the last one, so that the others would have no effect."""
+    values_of_flags: dict[str, list[str]] = {}
+    options = list(takewhile(lambda word: word != "--", words))
+    for word, following in zip_longest(options, options[1:], fillvalue=""):
+        flag, is_joined, value = word.partition("=")
+        action = parser._option_string_actions.get(flag)
+        if isinstance(action, argparse._StoreAction) and action.nargs is None:
+            values_of_flags.setdefault(flag, []).append(value if is_joined else following)
+    for flag, values in values_of_flags.items():
+        if len({*values}) > 1:
+            raise UsageError(
+                f"{flag} is typed several times, with {' and '.join(dict.fromkeys(values))}",
+                why=f"it takes one value, so that {values[0]} would have no effect",
+                fix="pass it once",
+            )
+
+
 def _refuse_word(
     caller: Caller, verbs: Mapping[str, Verb], groups: Sequence[VerbGroup], words: Sequence[str]
 ) -> NoReturn:
@@ -418,6 +437,7 @@ def _run_verb(
     )
     args = _parse(parser, own_words)
     args.typed_flags = list_flags(own_words)
+    require_one_value(parser, own_words)
     if args.json and (lost := sorted(TEXT_FORMS & args.typed_flags)):
         raise UsageError(
             f"{lost[0]} cannot be used with --json",
