@@ -324,7 +324,9 @@ def explain_no_times(rows: Sequence[RuntimeRow], *, names_all: bool) -> str:
         by_reason.setdefault(reason, []).append(row)
     parts = []
     for reason, peers in by_reason.items():
-        labels = ", ".join(row.label for row in peers)
+        *names, last_name = (row.label for row in peers)
+        # A comma alone would leave the reason to the last one, as other reasons follow.
+        labels = f"{', '.join(names)} and {last_name}" if names else last_name
         schemes = " and ".join(dict.fromkeys(row.scheme for row in peers))
         shown_reason = f" ({reason.replace(SCHEMES, schemes)})" if reason else ""
         names_rows = names_all or len(by_reason) > 1

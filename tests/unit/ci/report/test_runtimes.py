@@ -149,7 +149,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "litert": [make_case("fp16", no_time="too few measurements")],
         },
         (
-            "no time is known for ONNX Runtime u8, ONNX Runtime fp16 (1 node runs on the CPU),"
+            "no time is known for ONNX Runtime u8 and ONNX Runtime fp16 (1 node runs on the CPU),"
             " LiteRT fp16 (too few measurements): measure it on a device, docs/guides/device.md"
         ),
     ),
@@ -162,7 +162,7 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
             "onnxruntime": [make_case("u16a8w", no_time="too few measurements in u16a8w")],
         },
         (
-            "no time is known for ExecuTorch 16a8w, ONNX Runtime u16a8w (too few measurements in"
+            "no time is known for ExecuTorch 16a8w and ONNX Runtime u16a8w (too few measurements in"
             " 16a8w and u16a8w): measure it on a device, docs/guides/device.md"
         ),
     ),
