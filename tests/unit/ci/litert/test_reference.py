@@ -1,4 +1,4 @@
-"""Models whose outputs nothing can be compared with."""
+"""References of models, and models whose outputs nothing can be compared with."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in
 
 from ci.graphs.graph import Array
 from ci.graphs.litert_file import list_entries, read_model, schema
+from ci.graphs.litert_session import MOST_CHANNELS
 from ci.litert.compile import Judged, run_reference
 from ci.litert.suite import Net
 from provisioning.errors import FailedError
@@ -58,3 +59,21 @@ def test_what_cannot_be_compared_is_an_error_with_its_cause(name: str) -> None:
     model = read_model(data)
     with pytest.raises(FailedError, match=message):
         run_reference(Judged(data, model, list_entries(model), sets))
+
+
+@pytest.mark.parametrize("channels", [MOST_CHANNELS, MOST_CHANNELS + 1])
+def test_a_depthwise_convolution_with_many_channels_returns(channels: int) -> None:
+    """LiteRT's usual kernel for it has no end with more than MOST_CHANNELS."""
+    net = Net()
+    source = net.add_tensor((1, 2, 1, 1), "x")
+    reads = (source, net.draw(1, 1, 1, channels), net.add_constant(np.zeros(channels, np.float32)))
+    strides = {"strideW": 1, "strideH": 1, "dilationWFactor": 1, "dilationHFactor": 1}
+    shape, options = (1, 2, 1, channels), "DepthwiseConv2DOptions"
+    settings = {**strides, "depthMultiplier": channels}
+    net.end([source], [net.call("DEPTHWISE_CONV_2D", reads, shape, options, **settings)])
+    data = net.pack()
+    model = read_model(data)
+    weights = model.buffers[model.subgraphs[0].tensors[reads[1]].buffer].data
+    sample = np.array([2, -1], np.float32).reshape(1, 2, 1, 1)
+    ((output,),) = run_reference(Judged(data, model, list_entries(model), [[sample]]))
+    np.testing.assert_allclose(output, sample * np.frombuffer(weights, np.float32), rtol=1e-6)
