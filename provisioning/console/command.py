@@ -378,14 +378,15 @@ def list_flags(words: Sequence[str]) -> frozenset[str]:
 
 
 def require_one_value(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Raise UsageError for an option that takes one value and is typed with several: argparse uses
-    the last one, so that the others would have no effect."""
+    """Raise UsageError for an option that takes one of its choices and is typed with several:
+    argparse uses the last one, so that the others would have no effect. Other values, such as a
+    folder, may follow those of a script that calls this one."""
     values_of_flags: dict[str, list[str]] = {}
     options = list(takewhile(lambda word: word != "--", words))
     for word, following in zip_longest(options, options[1:], fillvalue=""):
         flag, is_joined, value = word.partition("=")
         action = parser._option_string_actions.get(flag)
-        if isinstance(action, argparse._StoreAction) and action.nargs is None:
+        if isinstance(action, argparse._StoreAction) and action.nargs is None and action.choices:
             values_of_flags.setdefault(flag, []).append(value if is_joined else following)
     for flag, values in values_of_flags.items():
         if len({*values}) > 1:

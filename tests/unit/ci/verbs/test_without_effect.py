@@ -145,7 +145,7 @@ def test_a_runtime_that_is_chosen_has_its_own_schemes_for_those_of_the_policy(
         ("test-emulator --list --record", "--record"),
         ("localise --model net.py:f --runtime litert --runtime onnxruntime", "--runtime is typed"),
         ("mend --runtime=litert --model net.py:f --runtime executorch", "--runtime is typed"),
-        ("test --model net.py:f --timeout-s 5 --timeout-s 6", "--timeout-s is typed"),
+        ("test-emulator --model mlp --backend gpu --backend lpai", "--backend is typed"),
         ("test-emulator --list --scheme fp16", "--scheme"),
         # The number of cores is the default, which may be 2.
         *((f"test-emulator --list --jobs {number}", "--jobs") for number in (1, 2, 3, 4)),
