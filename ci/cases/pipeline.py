@@ -504,7 +504,9 @@ def describe_layers(
         )
 
 
-MOST = 0.5  # of the largest error of a layer, in dB below its prediction
+# Of the largest error of a layer, in dB below its prediction. With half of it, a sum that is 27 dB
+# below was chosen, and not the reciprocal that is 49 dB below, behind which the outputs are lost.
+MOST = 0.75
 
 
 def find_worst(judgement: Judgement, layers: Sequence[Layer]) -> Layer | None:

@@ -269,7 +269,9 @@ def try_worst(
     at_worst = replace(suspicion, first=suspicion.worst)
     second = yield from find_cause(at_worst, remedies)
     second = yield from try_on_whole(second, at_worst)
-    return second if second.is_proven else diagnosis
+    if second.is_proven:
+        return second
+    return replace(diagnosis, ended=second.ended, untried=second.untried)
 
 
 def keep_unknown(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:

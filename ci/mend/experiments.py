@@ -57,6 +57,7 @@ from ci.models.source_lines import find_suite_model
 from ci.models.user_models import Source
 from ci.report.schema import Case, Status
 from ci.report.text import count
+from provisioning.console.terminal import clean
 from provisioning.errors import QnnCiError
 from provisioning.files import write_whole
 
@@ -319,7 +320,9 @@ class Laboratory:
         log = self.work / f"job-{self.count}.log"
         pool, memory = self.case_run.setup.pool, self.case_run.facts.memory_bytes
         ended = pool.run(job, log, max(self.left_s, LEAST_S), fresh=True, max_bytes=memory)
-        self.refusal = ended.error.what if ended.error else ""
+        # The exporter's messages have pages, and those of a case have them already.
+        what = clean(ended.error.what).strip() if ended.error else ""
+        self.refusal = what.partition("\n")[0]
         return None if ended.failure else ended.result
 
     def list_remedies(self, part: tuple[str, ...]) -> list[RemedyChoice] | Result | None:

@@ -951,6 +951,7 @@ def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
         # Where the first wrong layer shows nothing, the one with most of the error may.
         ({"3": WRONG, "3 b": RIGHT}, ["2", "2 a", "2 all", "3", "3 b", "b"], ["b"]),
         ({"3": WRONG}, ["2", "2 a", "2 all", "3", "3 b", "3 all", *FORMS], []),
+        ({"3": WRONG, "3 b": LATE}, ["2", "2 a", "2 all", "3", "3 b"], []),
         # It does not matter where the first one shows the cause.
         ({"2 a": RIGHT}, ["2", "2 a", "a"], ["a"]),
     ],
@@ -964,6 +965,7 @@ def test_the_layer_with_most_of_the_error_is_tried_after_the_first_wrong_one(
     diagnosis = laboratory.run(replace(LARGE, worst=("op15", "add", "net.py:15")))
     assert laboratory.experiments == experiments
     assert [remedy.name for remedy in diagnosis.cure] == cure
+    assert (diagnosis.ended == TIME_IS_UP) is (LATE in parts.values())
 
 
 def test_what_makes_outputs_wrong_that_qnn_computes_alone_is_said_of_nodes_on_the_cpu() -> None:

@@ -14,7 +14,7 @@ from msgspec import structs
 from ci.cases.pool import ABORTED
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Suspicion
-from ci.diagnosis.experiments import Experiment, KeepPart, Result
+from ci.diagnosis.experiments import WHOLE, Experiment, KeepPart, Result
 from ci.facts.finding import Finding, Question
 from ci.facts.kinds import (
     DIED,
@@ -42,6 +42,7 @@ from ci.mend.trials import Attempt, Trials
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.report.schema import Case, JudgementFacts, ProgramFacts, Status
+from provisioning.errors import FailedError
 from tests.build.setups import make_setup
 
 NOW_S = 100.0
@@ -381,3 +382,14 @@ def test_the_model_that_is_changed_has_the_samples_of_the_case(
     np.testing.assert_array_equal(written.evaluation, original.evaluation)
     np.testing.assert_array_equal(written.calibration, original.calibration)
     assert len(original.calibration) > len(original.evaluation)  # a sample is in both
+
+
+def test_why_nothing_can_be_changed_is_one_line(tmp_path: Path) -> None:
+    error = FailedError("ConversionError: \x1b[96mnot supported\x1b[0m: prod\nNext steps:\n- ...")
+    ended = SimpleNamespace(failure="refused", error=error, result=None)
+    run = stand_in(Scheme.U8, tmp_path)
+    run.setup.pool = SimpleNamespace(run=lambda *_, **__: ended)
+    run.facts.memory_bytes = 0
+    laboratory = Laboratory(run, Experiments("onnx", 40.0, 40.0), WRONG, make_budget())
+    expected = Result(failure="ConversionError: not supported: prod")
+    assert laboratory.list_remedies(WHOLE) == expected
