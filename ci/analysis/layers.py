@@ -265,18 +265,20 @@ def find_loss(
     finer_db, fitted_db, coarse = None, None, []
     misfits: tuple[Clipped, ...] = ()
     # Of several methods, a run returns only the outputs of the first one.
-    if nodes and len(program.graphs) == 1:
+    is_single = len(program.graphs) == 1
+    if nodes and is_single:
         finer_db = find_least_db(exact_outputs, run_without(program, inputs, nodes))
         coarse = list_coarse(program, comparisons, nodes)
-        lost = output_db < MOST_FITTED_DB
-        if lost and (fitted := run_fitted(program, [inputs, *further])):
-            fitted_db, misfits = find_least_db(exact_outputs, fitted.outputs), fitted.misfits
+    is_lost = is_single and output_db < MOST_FITTED_DB
+    if is_lost and (fitted := run_fitted(program, [inputs, *further])):
+        fitted_db, misfits = find_least_db(exact_outputs, fitted.outputs), fitted.misfits
     return structs.replace(
         greatest,
         nodes=nodes,
         readings=tuple(readings),
         decided=decided,
         output_db=output_db,
+        whole_db=find_least_db([*map(np.asarray, reference)], rounded_outputs),
         finer_db=finer_db,
         fitted_db=fitted_db,
         misfits=misfits,

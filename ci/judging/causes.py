@@ -217,6 +217,7 @@ def advise_on_numbers(
     return (*causes, *_advise_on_equality(loss))
 
 
+MOST_OF_THIRD_DB = 5.0  # what has a third of the noise has so many dB more than the whole
 LEAST_GAIN_DB = 3.0  # which an experiment must gain: chance moves an SQNR by less
 
 
@@ -334,9 +335,9 @@ def advise_on_rounding(loss: Loss | None, sqnr_db: float | None) -> tuple[Advice
     fitted_db = loss.fitted_db if is_misfit(loss) else output_db
     ranges = (_advise_on_misfits(loss),) if is_misfit(loss) else ()
     if fitted_db is None or loss.finer_db is None or loss.finer_db < fitted_db + LEAST_GAIN_DB:
-        return ranges
+        return ranges or _advise_on_both(loss)
     if output_db is None or loss.weights_db < output_db + LEAST_GAIN_DB:
-        return ranges  # without it, as much would be lost
+        return ranges or _advise_on_both(loss)  # without it, as much would be lost
     names = ", ".join(loss.nodes[:SHOWN_OPERATORS])
     further = len(loss.nodes) - SHOWN_OPERATORS
     named = names + (f" and {further} more" if further > 0 else "")
@@ -354,6 +355,23 @@ def is_misfit(loss: Loss) -> bool:
     if loss.output_db is None or loss.fitted_db is None or not loss.misfits:
         return False
     return loss.fitted_db >= loss.output_db + LEAST_GAIN_DB
+
+
+def _advise_on_both(loss: Loss) -> tuple[Advice, ...]:
+    """Return the cause that the quantized weights and the rounding of activations each lose the
+    accuracy alone, if each has at least a third of the noise."""
+    output_db, whole_db = loss.output_db, loss.whole_db
+    if output_db is None or whole_db is None:
+        return ()
+    if max(loss.weights_db, output_db) >= whole_db + MOST_OF_THIRD_DB:
+        return ()
+    cause = (
+        f"the weights and the rounding of activations, each alone (proven: on the CPU, the outputs"
+        f" have {whole_db:.1f} dB, {loss.weights_db:.1f} dB with only the weights quantized, and"
+        f" {output_db:.1f} dB with only the activations rounded)"
+    )
+    fix = "choose a scheme with a scale for each channel of the weights, or with more bits for both"
+    return (advise(cause, fix, certainty=Certainty.PROVEN),)
 
 
 def _advise_on_misfits(loss: Loss) -> Advice:

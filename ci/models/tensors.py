@@ -251,8 +251,9 @@ class Loss(Struct, frozen=True):
     of the first result that float16 cannot hold, if that costs the outputs accuracy. ``decided``
     are decisions that rounding changes, if that costs at least DECISION_DB, and ``fused`` are
     activations that lose accuracy behind a layer, if that costs at least FUSION_DB. ``output_db``
-    is the least SQNR of an output in the rounded run, ``wide_db`` that with the range of float32
-    and the precision of float16, ``finer_db`` that without the roundings of ``nodes``, and
+    is the least SQNR of an output in the rounded run, ``whole_db`` that against the float32 model,
+    whose weights are not quantized either, ``wide_db`` that with the range of float32 and the
+    precision of float16, ``finer_db`` that without the roundings of ``nodes``, and
     ``fitted_db`` that with the ranges of the judged inputs; each is None if it is unknown.
     ``misfits`` are values whose calibrated ranges are those of other numbers. ``coarse`` are the
     values of ``nodes`` whose steps are too large for most of their numbers. If the loss
@@ -272,6 +273,7 @@ class Loss(Struct, frozen=True):
     decided: LostDecisions | None = None
     fused: LostFusions | None = None
     output_db: float | None = None
+    whole_db: float | None = None
     wide_db: float | None = None
     finer_db: float | None = None
     fitted_db: float | None = None

@@ -317,6 +317,23 @@ def test_ranges_are_a_cause_if_others_are_better(
     assert not any("ranges" in advice.causes[0].text for advice in advise_on_rounding(nowhere, 7.0))
 
 
+@pytest.mark.parametrize(
+    ("weights_db", "output_db", "whole_db", "is_named"),
+    [
+        (4.2, 6.4, 2.2, True),
+        (4.2, 7.3, 2.2, False),
+        (9.0, 4.0, 2.2, False),
+        (4.2, 6.4, None, False),
+    ],
+)
+def test_weights_and_activations_that_each_lose_the_accuracy_are_named_together(
+    weights_db: float, output_db: float, whole_db: float | None, is_named: bool
+) -> None:
+    loss = Loss("mul", 6.2, 2.1, weights_db, output_db=output_db, whole_db=whole_db)
+    texts = [advice.causes[0].text for advice in advise_on_rounding(loss, 0.8)]
+    assert [text.startswith("the weights and the rounding") for text in texts] == [True] * is_named
+
+
 def test_large_angles_are_known_by_the_numbers_that_sin_and_cos_read() -> None:
     assert "up to 2100 reach sin [net.py:9], where a step of float16 is 2" in tell(
         "sin", np.arange(2101.0), FLOAT16_BITS
