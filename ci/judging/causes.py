@@ -140,8 +140,6 @@ def _is_large_enough(fault: KnownFault, departure: Departure, sqnr_db: float | N
 def _answers(fault: KnownFault, question: Question, *, is_float16: bool) -> bool:
     if question in STOPPING:
         return True  # others are left out already
-    if question is Question.USABLE:
-        return fault.only_stops
     accuracy = {Question.FAITHFUL, Question.QUANTIZED}
     if question not in accuracy or fault.only_stops:
         return False

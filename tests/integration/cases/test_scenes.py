@@ -19,7 +19,15 @@ import numpy as np
 from ci.analysis.steps import Operand, Step
 from ci.cases.baselines import Baseline
 from ci.cases.cache import Artifact
-from ci.cases.engine import Compiled, Delegation, Fallback, RunError, RunNotes, Staging
+from ci.cases.engine import (
+    Compiled,
+    CompilerError,
+    Delegation,
+    Fallback,
+    RunError,
+    RunNotes,
+    Staging,
+)
 from ci.cases.facts import Evidence, Run
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
@@ -564,7 +572,9 @@ def list_known() -> Iterator[tuple[str, Scene]]:
     yield "a known fault in six layers, and wrong", known(ZEROS, steps=SEVERAL)
     policy, spec = read_emulator_policy(None, "onnx"), replace(SPEC, scheme=Scheme.U16A8W)
     file = {"steps": SLOPED, "spec": spec, "case_options": {"policy": policy}}
-    yield "a known fault that keeps QNN from compiling, and refused", known(raises=refused, **file)
+    stopped = CompilerError("QNN refuses it", fix="change it")
+    yield "a known fault that keeps QNN from compiling, and refused", known(raises=stopped, **file)
+    yield "a known fault that keeps QNN from compiling, and unusable", known(raises=refused, **file)
     yield "a known fault that keeps QNN from compiling, and compiled", known(RIGHT, **file)
 
 

@@ -131,6 +131,7 @@ def test_a_known_fault_is_not_likely_if_it_was_never_seen_with_such_an_error() -
         ({"is_scheme": True}, Question.FAITHFUL, False, False),
         ({}, Question.BUDGET, False, False),
         ({"only_stops": True}, Question.RUN, False, True),
+        ({"only_stops": True}, Question.USABLE, False, False),  # no compiler has seen it
         ({"only_stops": True}, Question.FAITHFUL, False, False),
     ],
 )
