@@ -41,7 +41,7 @@ from ci.facts.finding import (
     Question,
     advise,
 )
-from ci.facts.kinds import CLIPPED, LOST, ON_CPU, PART
+from ci.facts.kinds import CLIPPED, LOST, METRIC_ERROR, ON_CPU, PART
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import (
     FLOAT16_BITS,
@@ -73,6 +73,7 @@ WEIGHTS_DB = 3.0  # if activations lose less than this, more bits for them help 
 ACCURACY = frozenset({Question.FAITHFUL, Question.QUANTIZED})
 NAMED = frozenset({Certainty.PROVEN, Certainty.KNOWN, Certainty.LIKELY, Certainty.UNKNOWN})
 DECOMPOSED = re.compile(r"\(in (\w+)\)")  # in the reason of a node on the CPU
+RAISED = re.compile(r" raised \w+")  # by the function of a user
 OVERLOAD = re.compile(r"^aten\.|(?<=\w)\.\w+$")  # what PyTorch's name has besides the user's
 UNTRIED = "no experiment was made to find the cause"
 UNTRIED_FAULT = "not tried"
@@ -443,6 +444,10 @@ class Reasons:
         if is_garbled and finding.id == ON_CPU.id:
             return NO_ADVICE
         advice = self.facts.policy.advise([finding], log)
+        # Rules know what tools say of a model, and not what a user's metric says of its arrays.
+        is_raised = finding.id == METRIC_ERROR.id and RAISED.search(finding.headline)
+        if is_raised and any(cause.name for cause in advice.causes):
+            return NO_ADVICE
         if self.is_frozen(advice):
             frozen = self.facts.read_frozen()
             title = f"quantization freezes {name_buffers(frozen)}"

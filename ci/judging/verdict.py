@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -27,6 +27,7 @@ from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, References, jud
 from ci.judging.noise import Excess
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
+from ci.models.user_data import CHECK_METRIC
 from ci.models.user_models import SHUFFLED, Metric, MetricResult
 from ci.report.schema import ControlKind, NoiseNote, Threshold
 
@@ -45,7 +46,7 @@ NEAR_DB = 3.0  # below this difference, chance decides which of two parts has th
 SCHEME = advise("quantization lost the accuracy that the float32 model has", CALIBRATE)
 MODEL = advise(
     "the cause is the float32 model, its data or the metric, not QNN",
-    "check the metric, and that it gets the inputs, labels and order of outputs it expects",
+    CHECK_METRIC,
     proof=Proof.PROVEN,
 )
 # Kinds whose cause is the float32 model, its data or the metric: no program could be accepted.
@@ -370,7 +371,9 @@ def _advise_on_scheme(judgement: Judgement, references: References, limits: Thre
         if differs
         else "the program is faithful to the quantized model, which is too far from float32"
     )
-    return advise(cause, APART if parted else CALIBRATE + ranges + finer)
+    # What is seen, and no cause: it says again what is wrong.
+    advice = advise(fix=APART if parted else CALIBRATE + ranges + finer)
+    return replace(advice, seen=(cause,))
 
 
 def has_finer(scheme: str) -> bool:

@@ -119,6 +119,10 @@ def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> 
 
 
 CONTRACT = "a metric takes (outputs, labels) and returns a number; higher is better"
+CHECK_METRIC = (
+    "check the metric, and that it gets the inputs, labels and order of outputs it expects"
+)
+FAILS_IN_FLOAT = "it fails with the outputs of the float32 model, too"
 ARRAYS = (
     "for an .onnx or .tflite file, outputs and labels are NumPy arrays; torch.from_numpy makes a"
     " tensor of one"
@@ -152,16 +156,27 @@ def run_metric(
     raises an exception."""
     labels = read_labels(metric.labels, len(float32[0]))
     shifted = [np.roll(column, 1, axis=0) for column in float32]
-    sets = [outputs, float32, shifted, *([quantized] if quantized else [])]
+    # The float32 model first: a metric that fails with its outputs says nothing of the program.
+    sets = [float32, outputs, shifted, *([quantized] if quantized else [])]
     hand_over = np.array if arrays else _copy_tensor
+    results: list[Any] = []
+    is_loaded = False
     try:
         with users_code(metric.function):
             function = load_function(metric.function, CONTRACT, [], [])
-            results = [function([*map(hand_over, columns)], hand_over(labels)) for columns in sets]
+            is_loaded = True
+            for columns in sets:
+                returned = function([*map(hand_over, columns)], hand_over(labels))
+                results.append(returned)  # those before an exception count
     except FailedError as error:
-        error.fix = error.fix or (ARRAYS if arrays else "")
+        fixes = [ARRAYS] * arrays
+        if is_loaded and not results:
+            error.why = "; ".join(filter(None, (error.why, FAILS_IN_FLOAT)))
+            fixes.append(CHECK_METRIC)
+        error.fix = error.fix or "; ".join(fixes)
         raise
-    return MetricResult(*(read_value(metric.function, columns) for columns in results))
+    expected, value, *others = (read_value(metric.function, returned) for returned in results)
+    return MetricResult(value, expected, *others)
 
 
 def _copy_tensor(array: NDArray[Any]) -> Any:
