@@ -110,10 +110,10 @@ def test_a_program_that_is_nearer_to_float32_than_a_clipped_model_is_not_blamed(
 
 
 @pytest.mark.parametrize(
-    ("is_nearer", "cause"), [(False, "is faithful"), (True, "on the CPU, the")]
+    ("is_nearer", "words"), [(False, "is faithful"), (True, "on the CPU, the")]
 )
 def test_a_poor_quantized_model_is_named_and_the_program_is_called_faithful_only_if_it_is(
-    is_nearer: bool, cause: str
+    is_nearer: bool, words: str
 ) -> None:
     right = FLOAT + draw(0.5, 4)
     noise = predict(right, draw(1e-3, 3, (8, *SHAPE)))
@@ -122,7 +122,7 @@ def test_a_poor_quantized_model_is_named_and_the_program_is_called_faithful_only
     limits = msgspec.structs.replace(LIMITS, min_sqnr_db_all=20.0)
     verdict = judge_outputs(references, [FLOAT if is_nearer else right], (), [info], limits)
     assert [finding.question for finding in verdict.findings] == [Question.QUANTIZED]
-    assert cause in verdict.advice.causes[0].text
+    assert words in verdict.advice.seen[0]
 
 
 def test_sets_whose_differences_are_smaller_than_the_error_of_the_scheme_are_not_exchanged() -> (
