@@ -317,7 +317,9 @@ class Reasons:
         is_refused = finding.question in STOPPING
         if is_refused:
             case_result = Result(failure=finding.headline, is_refused=True)
-            line = f"{finding.places[0].file}:{finding.places[0].line}" if finding.places else ""
+            # A program that does not run because of its nodes on the CPU names no place.
+            places = finding.places or self.find_first_on_cpu().origin.places
+            line = f"{places[0].file}:{places[0].line}" if places else ""
         faults = dict.fromkeys(fault.fault for fault in self.suspect_faults(finding))
         return Suspicion(
             whole_result=case_result,
@@ -341,10 +343,9 @@ class Reasons:
     def suspect_cpu(self) -> Suspicion:
         """Return what is known of nodes on the CPU: how many there are, and the first one that the
         model's entry does not request."""
+        first, left = self.find_first_on_cpu(), self.list_on_cpu()
         artifact = self.facts.evidence.artifact
         delegation = artifact.compiled.delegation if artifact else Delegation(0, 0, 0)
-        left = [node for node in delegation.fallback_ops if not node.asked]
-        first = min(left, key=is_quantizing, default=Fallback("", ""))
         line = str(first.origin) if first.origin.line else ""
         finer = find_alternatives(self.facts.spec.scheme.base).finer
         return Suspicion(
@@ -357,6 +358,16 @@ class Reasons:
             finer=finer.value if finer else "",
             wider=self.name_wider(),
         )
+
+    def list_on_cpu(self) -> list[Fallback]:
+        """Return the nodes on the CPU that the model's entry does not request."""
+        artifact = self.facts.evidence.artifact
+        nodes = artifact.compiled.delegation.fallback_ops if artifact else ()
+        return [node for node in nodes if not node.asked]
+
+    def find_first_on_cpu(self) -> Fallback:
+        """Return the first of these that does not only convert numbers, if there is one."""
+        return min(self.list_on_cpu(), key=is_quantizing, default=Fallback("", ""))
 
     def choose_causes(self, finding: Finding) -> list[KnownFault]:
         """Return the known fault that causes a finding, with all of its places: the one that

@@ -334,11 +334,13 @@ def find_cause(suspicion: Suspicion, remedies: Sequence[RemedyChoice]) -> Steps:
 def try_unfit(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
     """Try on the whole model what failed on its part, or changed nothing there. A rewrite of views
     of six axes changes them together, and a part that ends within them has nothing that it changes;
-    one of windows wrote them as images, which QNN took only with what read them."""
+    one of windows wrote them as images, which QNN took only with what read them. Outputs of a part
+    may be wrong that are accurate enough within the model, which has its own limits."""
     unfit: list[RemedyChoice] = []
     for trial in diagnosis.tried:
         left_nodes = trial.result.cpu_nodes >= diagnosis.before.cpu_nodes
-        if len(trial.remedies) == 1 and (trial.result.failure or left_nodes):
+        is_unfit = trial.result.failure or left_nodes or trial.result.is_wrong
+        if len(trial.remedies) == 1 and is_unfit:
             unfit += trial.remedies
     if not unfit:
         return diagnosis

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ci.analysis.steps import Step
 from ci.cases.engine import FROZEN, Compiled, Delegation, Fallback, Garbled
@@ -794,6 +795,19 @@ def test_experiments_begin_at_the_first_node_on_the_cpu_that_computes(
     name: str, scheme: Scheme, suspicion: Suspicion, tmp_path: Path
 ) -> None:
     suspicions: list[Suspicion] = []
+    judge_case = judge_with_cpu_nodes(name, scheme, suspicions, tmp_path)
+    compiled = judge_case.facts.evidence.artifact.compiled
+    verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
+    (finding,) = judge_case.delegation_faults(compiled)
+    judge_case.reasons.explain(finding, verdict, compiled, is_traceable=True)
+    assert suspicions == [suspicion]
+
+
+def judge_with_cpu_nodes(
+    name: str, scheme: Scheme, suspicions: list[Suspicion], tmp_path: Path
+) -> Any:
+    """Return the judge of a case with three nodes on the CPU, the last of which has a name. What it
+    asks experiments about is added to ``suspicions``."""
     probes = SimpleNamespace(diagnose=lambda _, suspicion: suspicions.append(suspicion) or UNTRIED)
     options = make_options(policy=read_emulator_policy())
     judge_case = make_judge(CaseSpec("net.py:net", scheme, "SM8650"), options, tmp_path, probes)
@@ -808,7 +822,16 @@ def test_experiments_begin_at_the_first_node_on_the_cpu_that_computes(
     compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=delegation)
     artifact: Any = SimpleNamespace(compiled=compiled)
     judge_case.facts.evidence.artifact = artifact
-    verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
-    (finding,) = judge_case.delegation_faults(compiled)
-    judge_case.reasons.explain(finding, verdict, compiled, is_traceable=True)
-    assert suspicions == [suspicion]
+    return judge_case
+
+
+@pytest.mark.parametrize(
+    ("places", "line"),
+    [((), "net.py:7"), (Origin(file="net.py", line=3).places, "net.py:3")],
+)
+def test_a_program_that_does_not_run_is_examined_at_its_first_node_on_the_cpu(
+    places: tuple[Any, ...], line: str, tmp_path: Path
+) -> None:
+    judge_case = judge_with_cpu_nodes("gt_1", Scheme.A8W8, [], tmp_path)
+    finding = structs.replace(NO_OUTPUTS.find("error 0x12"), places=places)
+    assert judge_case.reasons.describe_suspicion(finding).first == ("", "", line)

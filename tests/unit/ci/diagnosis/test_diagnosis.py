@@ -896,13 +896,19 @@ AS_WRITTEN = "QNN does not take these operators as they are written"
             f"{AS_WRITTEN} (proven: {TWO}, and none with a; {TAKEN_WHOLE})",
         ),
         (
-            {"2": ON_CPU, "2 b": SPOILT, "2 a": FEWER_SPOILT, "2 16a8w": SPOILT},
-            ["2", "2 b", "2 a", "2 16a8w", *FORMS, "examine with b"],
+            {"2": ON_CPU, "2 b": SPOILT, "2 a": ON_CPU, "2 16a8w": SPOILT, "b": SPOILT, "a": DIES},
+            ["2", "2 b", "2 a", "b", "a", "2 16a8w", *FORMS, "examine with b"],
             (
-                f"{NO_CHANGE}: {TWO}; tried: b (none, but wrong outputs), a (1 node on the CPU and"
-                f" wrong outputs); also run in 16a8w (none, but wrong outputs), {OTHER_FORMS};"
-                f" {KEPT}"
+                f"{NO_CHANGE}: {TWO}; tried on the whole model: b (none, but wrong outputs), a (the"
+                " process died: SIGSEGV);"
+                f" also run in 16a8w (none, but wrong outputs), {OTHER_FORMS}; {KEPT}"
             ),
+        ),
+        # Those of the part are, and those of the model are accurate enough.
+        (
+            {"2": ON_CPU, "2 b": SPOILT, "2 a": FEWER_SPOILT},
+            ["2", "2 b", "2 a", "b"],
+            "reason of b (proven: the model has 2 nodes on the CPU, and none with b)",
         ),
         (
             {"2": ON_CPU, "2 b": ON_CPU, "2 a": DIES, "2 d": TAKEN},
@@ -970,13 +976,13 @@ def test_the_layer_with_most_of_the_error_is_tried_after_the_first_wrong_one(
 
 def test_what_makes_outputs_wrong_that_qnn_computes_alone_is_said_of_nodes_on_the_cpu() -> None:
     second = Second("not faithful: wrong from matmul", "QNN rounds")
-    laboratory = Laboratory([B], {}, {"2": ON_CPU, "2 b": SPOILT}, second=second)
+    laboratory = Laboratory([B], {"b": SPOILT}, {"2": ON_CPU, "2 b": SPOILT}, second=second)
     (cause,) = advise_on_diagnosis(laboratory.run(CPU)).causes
     assert laboratory.experiments[-1] == "examine with b"
     assert cause.certainty is Certainty.UNKNOWN
     assert cause.text == (
-        f"{NO_CHANGE}: {TWO}; tried: b (none, but wrong outputs); also run {OTHER_FORMS}; with b,"
-        f" the model is not faithful: wrong from matmul: QNN rounds; {KEPT}"
+        f"{NO_CHANGE}: {TWO}; tried on the whole model: b (none, but wrong outputs); also run"
+        f" {OTHER_FORMS}; with b, the model is not faithful: wrong from matmul: QNN rounds; {KEPT}"
     )
 
 
