@@ -3,7 +3,8 @@
 ``./nox -s test_trained`` installs packages that have weights inside (requirements.txt), writes a
 policy with data, labels and a metric for each (corpus.py), runs test-emulator and test-onnx on it,
 and prints a table: case, true verdict (truth.json), the project's, the question that it named. Ends
-with 1 if a bad case is green or more than one good case in twenty is red.
+with 1 if a bad case is green or more than one good case in twenty is red. ``--causes`` compares the
+causes that are named for bad cases (causes.toml), and ends with 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from ci.report.claim import claim_reports
+from ci.report.schema import Case as ReportedCase
+from ci.report.write import read_report
 from provisioning.errors import QnnCiError
+from provisioning.manifest.reader import tomllib
+from tests.named_causes import UNKNOWN, judge_cause
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PACKAGES = ROOT / ".nox" / "trained"
 VERBS = {"torch": "test-emulator", "onnx": "test-onnx"}
 GREEN, MOST_RED = ("passed",), 20  # one good case in so many may be red
+DIAGNOSE_S = 300  # of experiments; all cases may take four times as long together
 
 
 def install() -> None:
@@ -48,20 +54,18 @@ def list_path() -> str:
     )
 
 
-def run_lane(lane: str, place: Path) -> dict[tuple[str, str], Any]:
-    """The project's report of a lane's cases, by policy name and scheme."""
+def run_lane(lane: str, place: Path, diagnose_s: int = 0) -> dict[tuple[str, str], ReportedCase]:
+    """The project's report of a lane's cases, by policy name and scheme, each with so many seconds
+    of experiments."""
     reports = place / "reports"
     report = reports / VERBS[lane].replace("-", "_") / "report.json"
     report.unlink(missing_ok=True)
     argv = [sys.executable, "-m", "ci", VERBS[lane], "--policy", str(place / lane / "qnn.toml")]
-    # A cause is not compared: it takes up to 30 s for each of the bad cases.
-    argv += ["--reports", str(reports), "--timeout-s", "1200", "--diagnose", "0"]
+    argv += ["--reports", str(reports), "--timeout-s", "1200", "--diagnose", str(diagnose_s)]
     code = subprocess.run(argv, cwd=ROOT, check=False).returncode
     if not report.is_file():
         sys.exit(code or 1)
-    return {
-        (case["model"], case["scheme"]): case for case in json.loads(report.read_text())["cases"]
-    }
+    return {(case.model, case.scheme): case for case in read_report(report).cases}
 
 
 def record(place: Path, cases: list[Any]) -> None:
@@ -82,13 +86,13 @@ def record(place: Path, cases: list[Any]) -> None:
         truth.write_truth([json.loads(line.partition(" ")[2]) for line in lines])
 
 
-def judge(case: Any, row: dict[str, Any], judged: dict[str, Any]) -> tuple[str, str]:
+def judge(case: Any, row: dict[str, Any], judged: ReportedCase) -> tuple[str, str]:
     """What is wrong with the project's verdict, empty where nothing is, and the line to print."""
     import truth
 
     verdict, cause = row["verdict"], truth.name_cause(row)
-    status, findings = judged["judgement"]["status"], judged["judgement"]["findings"]
-    named = findings[0]["question"] if findings and status == "failed" else ""
+    status, findings = judged.judgement.status.value, judged.judgement.findings
+    named = findings[0].question.value if findings and status == "failed" else ""
     green = status in GREEN
     if verdict == truth.BAD and green:
         wrong = "bad and green"
@@ -132,6 +136,35 @@ def judge_cases(place: Path, lanes: list[str], chosen: list[Any], truths: Any) -
     return int(bool(green or counts["not judged"]) or red * MOST_RED > good)
 
 
+def read_causes() -> dict[tuple[str, str, str], str]:
+    """The patterns of true causes, by lane, policy name and scheme."""
+    rows = tomllib.loads((HERE / "causes.toml").read_text("utf-8"))
+    return {
+        (lane, *case.split()): pattern
+        for lane, patterns in rows.items()
+        for case, pattern in patterns.items()
+    }
+
+
+def judge_causes(place: Path, lanes: list[str], chosen: list[Any]) -> int:
+    """Run the project's verbs on bad cases, print what each says of its cause, and return the exit
+    code."""
+    counts: Counter[str] = Counter()
+    causes = read_causes()
+    for lane in lanes:
+        cases_of_lane = [case for case in chosen if case.lane == lane]
+        reports_of_lane = run_lane(lane, place, DIAGNOSE_S) if cases_of_lane else {}
+        for case in cases_of_lane:
+            report = reports_of_lane.get((case.name, case.scheme))
+            said, verdict = "", "not judged"
+            if report is not None:
+                said, verdict = judge_cause(report, causes[lane, case.name, case.scheme])
+            counts[verdict] += 1
+            print(f"{lane:5} {case.name:24} {case.scheme:6} {verdict:10} {said[:300]}")
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
+    return int(bool(counts.keys() - {"right", UNKNOWN}))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="nox -s test_trained --", description=__doc__)
     parser.add_argument("--lane", choices=VERBS, action="append", help="one lane only")
@@ -141,6 +174,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--prepare", action="store_true", help="write the models' files and policies, and stop"
+    )
+    parser.add_argument(
+        "--causes", action="store_true", help="compare the causes that are named for bad cases"
     )
     parser.add_argument("--reports", type=Path, default=ROOT / "reports" / "test_trained")
     words = parser.parse_args()
@@ -170,6 +206,7 @@ def main() -> int:
         if case.lane in lanes
         and fnmatch.fnmatch(case.name, words.model)
         and (not is_judged or truths.get(case, {}).get("verdict") in truth.COMPARED)
+        and (not words.causes or (case.lane, case.name, case.scheme) in read_causes())
     ]
     if not chosen:
         parser.error(f"no case of which a verdict is known is named {words.model}")
@@ -179,6 +216,8 @@ def main() -> int:
     if words.record:
         record(place, chosen)
         return 0
+    if words.causes:
+        return judge_causes(place, lanes, chosen)
     return judge_cases(place, lanes, chosen, truths)
 
 

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import re
 import sys
 from pathlib import Path
 
 import pytest
 from msgspec import Struct
 
-from ci.facts.finding import Certainty
-from ci.report.schema import Case, Status
 from ci.report.write import read_report
 from provisioning.manifest.reader import convert_toml, tomllib
+from tests.named_causes import WRONG, judge_cause
 from tests.stand_ins.runs import JUDGED, run_to_end
 
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
@@ -36,9 +34,6 @@ OURS = "tests/"  # how the path of a model of this repository starts
 DIAGNOSE_S = "300"
 ROOT = Path(__file__).parents[3]
 TRUTHS = ROOT / "tests" / "realistic" / "truths.toml"
-NAMED = {Certainty.PROVEN, Certainty.KNOWN, Certainty.MEASURED, Certainty.LIKELY}
-# What restates the finding, and names no cause.
-RESTATED = ("quantization lost the accuracy",)
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,22 +54,6 @@ class Truths(Struct, frozen=True, forbid_unknown_fields=True):
 def read_truths() -> tuple[Row, ...]:
     text = TRUTHS.read_text(encoding="utf-8")
     return convert_toml(tomllib.loads(text), Truths, text).case
-
-
-def judge(case: Case, pattern: str) -> tuple[str, str]:
-    """What a case says of its cause, and whether that is ``right``, ``wrong`` or ``unknown``."""
-    if case.judgement.status is not Status.FAILED:
-        return "green", "green"
-    finding = case.judgement.findings[0]
-    named = [
-        f"{cause.certainty.value}: {cause.text}"
-        for cause in finding.causes
-        if cause.certainty in NAMED and not cause.text.startswith(RESTATED)
-    ]
-    if not named:
-        return " ".join(cause.text for cause in finding.causes) or finding.headline, "unknown"
-    is_right = all(re.search(pattern, text, re.IGNORECASE) for text in named)
-    return "; ".join(named), "right" if is_right else "wrong"
 
 
 @pytest.mark.parametrize("lane", LANES)
@@ -101,12 +80,12 @@ def test_no_cause_that_is_named_is_wrong(lane: str, tmp_path: Path) -> None:
     wrong = []
     for case in read_report(reports / lane.replace("-", "_")).cases:
         row = rows[int(case.model.removeprefix("truth"))]
-        printed_text, verdict = judge(case, row.cause)
+        printed_text, verdict = judge_cause(case, row.cause)
         name = f"{row.model} {case.scheme}"
         lines.append(
             f"| {name} | {printed_text[:300]} | {row.cause} | {verdict} |".replace("\n", " ")
         )
-        if verdict == "wrong":
+        if verdict == WRONG:
             wrong.append((name, printed_text))
     folder = Path(TABLE or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
