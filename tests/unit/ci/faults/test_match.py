@@ -242,6 +242,13 @@ def plain_norm(*weights: Tensor) -> Callable[..., Tensor]:
     return lambda net, x: nn.functional.batch_norm(net.parts[0](x), *statistics, *weights)
 
 
+def raised_norm(epsilon: float, variance: float) -> Callable[..., Tensor]:
+    """A BatchNorm with a channel of this variance."""
+    variances = torch.tensor([1.0, 1.0, 1.0, variance])
+    words = torch.zeros(4), variances, torch.ones(4), torch.zeros(4)
+    return lambda net, x: nn.functional.batch_norm(net.parts[0](x), *words, eps=epsilon)
+
+
 def attend(*mask: Tensor, **keywords: Any) -> Callable[..., Tensor]:
     call = nn.functional.scaled_dot_product_attention
     return lambda net, x: call(x, x, x, *mask, **keywords)
@@ -423,6 +430,10 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (lambda net, x: nn.functional.pad(x * 0.5, (0, 1, 0, 1)), "fp16", ["pad-right-of-product"]),
         (plain_norm(), "fp16", ["batch-norm-without-weights"]),
         (plain_norm(torch.ones(4), torch.zeros(4)), "fp16", []),
+        (raised_norm(1e-3, 0.19), "fp16", ["batch-norm-without-epsilon"]),
+        (raised_norm(1e-3, 0.21), "fp16", []),
+        (raised_norm(1e-5, 0.0), "fp16", ["batch-norm-without-epsilon"]),
+        (raised_norm(1e-5, 0.0), "16a8w", []),
         (lambda net, x: (x > 0).float(), "8a8w", []),
         (lambda net, x: x + torch.arange(6).float(), "8a8w", []),  # a constant
     ],
