@@ -26,6 +26,7 @@ DTYPES_OF_QNN = {torch.bool, torch.float16, torch.float32} | {
 Inputs = tuple[Tensor, ...]
 # A dict is how users write keyword arguments.
 POSITIONAL = "wrap the module in one whose forward takes the tensors by position and passes them on"
+FIXED = "leave it out: a program for QNN has fixed shapes, which are those of the example"
 CONSTANT = "make it a constant of the module: a program for QNN takes only tensors"
 WITH_WEIGHTS = "create the model, pass this dict of weights to its load_state_dict, and return it"
 ORIGINAL = "return the original module: the session calls torch.export itself"
@@ -54,7 +55,10 @@ def unpack(reference: str, result: Any) -> tuple[nn.Module, Inputs, tuple[Inputs
     (calibration,) = optional or (None,)
     calibration = () if calibration is None else calibration
     if isinstance(calibration, Mapping):
-        raise _unwanted(name, "its third item is a dict, not a list of samples", POSITIONAL)
+        # Others pass their dynamic_shapes, as torch.export takes them.
+        is_keywords = any(map(torch.is_tensor, calibration.values()))
+        fix = POSITIONAL if is_keywords else FIXED
+        raise _unwanted(name, "its third item is a dict, not a list of samples", fix)
     try:
         samples = iter(calibration)
     except TypeError:

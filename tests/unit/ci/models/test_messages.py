@@ -202,6 +202,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "dtypes": (LINEAR, ROW, [ROW.int()]),
         "a set": (LINEAR, ROW, [{}]),
         "keywords": (LINEAR, (ROW,), {"mask": ROW}),
+        "dynamic shapes": (LINEAR, (ROW,), {"x": {0: None}}),
         "an input called self": (OddNames(), (ROW,)),
     }
     calls |= {f"returns {name}": unpack(value) for name, value in returned_values.items()}
