@@ -296,8 +296,10 @@ class Localised(Located, frozen=True, kw_only=True):
     ``program_rows`` compare the program with the model that was lowered, and ``model_rows`` compare
     that model with float32. ``programs`` is the number of programs that the search tried.
     ``causes`` and ``remedies`` are those of the verdict, and ``cause`` is the text of the first
-    cause. ``reproducer`` is the file that was written, or empty. ``known_faults`` are those whose
-    pattern the graph contains. See also Located in ci/audit/localise_search.py.
+    cause. ``refusal`` is why the case has no program, if the model of the file has one: the export
+    to the file changed the model. ``reproducer`` is the file that was written, or empty.
+    ``known_faults`` are those whose pattern the graph contains. See also Located in
+    ci/audit/localise_search.py.
     """
 
     model: str
@@ -310,6 +312,7 @@ class Localised(Located, frozen=True, kw_only=True):
     cause: str = ""
     causes: tuple[Cause, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    refusal: str = ""
     reproducer: str = ""
     known_faults: tuple[KnownFault, ...] = ()
 
@@ -354,7 +357,9 @@ class Localiser:
             name, failure = Path(self.spec.model).name, described.failure
             # The model is named once: some failures start with it.
             text = failure if failure.startswith(name) else f"{name}: {failure}"
-            raise FailedError(text, why=skip_frames(described.log_tail))
+            error = described.error
+            why = error.why if error else skip_frames(described.log_tail)
+            raise FailedError(text, why=why, fix=error.fix if error else "")
         model: Description = described.result
         laboratory = Laboratory(self.try_cut, limit, self.progress.step)
         operators = {operator.name: operator for operator in model.operators}

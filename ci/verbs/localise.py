@@ -73,7 +73,7 @@ def data_of(cases: Sequence[Localised]) -> Any:
 def choose_exit(cases: Iterable[Localised]) -> ExitCode:
     """Return FAILED if an output of a program is wrong, or if a case has no program, otherwise
     OK."""
-    failed = any(case.wrong or not case.outputs for case in cases)
+    failed = any(case.wrong or case.refusal or not case.outputs for case in cases)
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
@@ -256,6 +256,9 @@ class CaseSearch:
         # No experiment asked for the search in a case that passes, or whose time was up.
         localised = self.localised or self.find([], ())
         finding = next(iter(case.judgement.findings), None)
+        is_refused = case.judgement.status is Status.FAILED and case.program.pte_bytes is None
+        if finding and is_refused and localised.outputs and not localised.is_wrong:
+            localised = structs.replace(localised, refusal=finding.whole_headline)
         shown = advise_on_part(localised) if localised.is_wrong else NO_ADVICE
         if finding is None:
             return localised.explained(shown)

@@ -20,10 +20,11 @@ from ci.executorch.engine import ExecutorchEngine
 from ci.facts.finding import Advice, Certainty, Finding, Question, advise
 from ci.mend.experiments import Experiments
 from ci.models.schemes import Scheme
-from ci.report.schema import Case, JudgementFacts, NoiseNote, Status
+from ci.report.schema import Case, JudgementFacts, NoiseNote, ProgramFacts, Status
 from ci.verbs import localise
-from ci.verbs.localise import CaseSearch, list_reasons
+from ci.verbs.localise import CaseSearch, choose_exit, list_reasons, render_cases
 from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode
 from tests.build.setups import make_setup
 
 PROVEN = advise("it is fused (proven: 18.6 dB, and 68.9 with a)", "a", certainty=Certainty.PROVEN)
@@ -78,6 +79,7 @@ class Localising:
     localised: Localised
     asks: tuple[str, ...] | None = None
     experiments: Any = field(default_factory=lambda: Experiments("torch", 300.0, 300.0))
+    program: ProgramFacts = field(default_factory=ProgramFacts)
     strict: list[bool] = field(default_factory=list)
     searched: list[list[str]] = field(default_factory=list)
 
@@ -95,7 +97,8 @@ class Localising:
                 if outer.asks is not None and judgement.status is Status.FAILED:
                     operators = [FloatOperator(name, "add") for name in ("add", "mul")]
                     self.options.experiments.search(operators, outer.asks)
-                case = Case("net", "fp16", "SM8650", judgement=judgement)
+                program = outer.program
+                case = Case("net", "fp16", "SM8650", program=program, judgement=judgement)
                 return SimpleNamespace(case=case)
 
         class Searched:
@@ -150,6 +153,21 @@ def test_a_case_that_passes_is_searched_and_has_no_cause(make: Make) -> None:
     localised = localising.run(PASSED)
     assert (localising.strict, localising.searched) == ([False], [[]])
     assert (localised.cause, list_reasons(localised)) == ("", [])
+
+
+@pytest.mark.parametrize("has_program", [True, False])
+def test_a_case_without_a_program_is_red_although_its_file_has_one(
+    make: Make, has_program: bool
+) -> None:
+    right = Departure("add", 60.0, 60.0, faithful=True)
+    located = Localised(
+        model="net", scheme="fp16", soc="S", wrong=False, programs=2, outputs=(right,)
+    )
+    localising = make(located, program=ProgramFacts(pte_bytes=5 if has_program else None))
+    localised = localising.run(fail(LIKELY))
+    assert localised.refusal == ("" if has_program else "wrong")
+    assert choose_exit([localised]) == (ExitCode.OK if has_program else ExitCode.FAILED)
+    assert ("  red: wrong" in render_cases([localised])) is not has_program
 
 
 @pytest.mark.parametrize(
