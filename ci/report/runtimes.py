@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from ci.facts.finding import Proof, shorten
+from ci.facts.finding import Certainty, Proof, shorten
 from ci.report.columns import show_estimate
 from ci.report.document import PLOT_HEIGHT, PLOT_WIDTH, Card, Document, Plot, Point, Row, Table
 from ci.report.schema import (
@@ -40,6 +40,7 @@ NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
 # 8a8w" in DejaVu Sans, a wide font, is 0.59 of it. Its point has a RING.
 NAME_HEIGHT, LETTER_WIDTH, RING = 20.0, 10.7, 10.0
 HEADLINE_CHARS = 300  # longer ones are messages of a tool
+CERTAIN = frozenset({Certainty.PROVEN, Certainty.KNOWN})  # causes that are shown
 ROUNDING = 1e-6  # of sums of such sizes
 ABOVE, LEFT, RIGHT = 15.0, 80.0, 30.0  # what the picture has beside its axes, see parts.html.j2
 LESS_BYTES = 0.95  # of a program's size, from which on another one is called smaller
@@ -51,7 +52,8 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     interval, None if there is none; ``ms`` is None, too, if only an upper bound is known.
     ``cpu_nodes`` are the nodes that stay on the CPU, and ``cpu_operators`` what they compute.
     ``headline`` and ``remedy`` are of the first finding, and ``faults`` the names that the runtimes
-    have for the known fault that is its cause. ``is_other_row`` is whether the remedy is to take
+    have for the known fault that is its cause. ``cause`` is another cause, if it is certain, and
+    ``is_other_row`` is whether the remedy is to take
     another scheme, which is another row. ``exact`` is whether the outputs are
     equal, which is better than any SQNR. ``shown_db`` and ``shown_ms`` are as the runtime's own
     report shows them. ``metric`` is the value of the user's metric. ``device`` is whose time it is,
@@ -72,6 +74,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     cpu_nodes: int | None = None
     cpu_operators: tuple[str, ...] = ()
     headline: str = ""
+    cause: str = ""
     faults: tuple[str, ...] = ()
     remedy: str = ""
     is_proven: bool = False
@@ -179,6 +182,7 @@ def list_rows(
         finding = case.judgement.findings[0] if case.judgement.findings else None
         remedy = finding.remedies[0] if finding and finding.remedies else None
         cause = finding.causes[0] if finding and finding.causes else None
+        names_cause = cause and not cause.name and cause.certainty in CERTAIN
         yield RuntimeRow(
             model=case.model,
             soc=case.soc,
@@ -194,6 +198,7 @@ def list_rows(
             cpu_nodes=case.program.fallback_nodes,
             cpu_operators=tuple(name_operators(case.program.fallback_ops)),
             headline=shorten(finding.whole_headline, HEADLINE_CHARS) if finding else "",
+            cause=shorten(cause.text, HEADLINE_CHARS) if cause and names_cause else "",
             faults=fault_names.get(cause.name, ()) if cause else (),
             remedy=remedy.text if remedy else "",
             is_proven=bool(remedy and remedy.proof is not Proof.SUGGESTED),
@@ -490,7 +495,18 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
                 causes_by_remedy[word, cause] = []
     for (word, last), causes in causes_by_remedy.items():
         yield word, "; ".join([*causes, last])
+    yield from list_causes(group.rows)
     yield from list_warnings(group.green)
+
+
+def list_causes(rows: Iterable[RuntimeRow]) -> Iterator[tuple[str, str]]:
+    """Yield the causes of red rows that are certain, each once."""
+    rows_by_cause: dict[str, list[RuntimeRow]] = {}
+    for row in rows:
+        if row.status is Status.FAILED and row.cause:
+            rows_by_cause.setdefault(row.cause, []).append(row)
+    for cause, peers in rows_by_cause.items():
+        yield "why", f"{join_labels(peers)}: {cause}"
 
 
 def group_by_fault(rows: Iterable[RuntimeRow]) -> list[list[RuntimeRow]]:

@@ -729,6 +729,26 @@ def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_say
         judged = structs.replace(case.judgement, findings=(finding,))
         return structs.replace(case, judgement=judged)
 
+    # A cause that is certain is listed once, too. A known fault is the cause itself.
+    def explain(case: Case, why: str, certainty: Certainty, name: str = "") -> Case:
+        (finding,) = case.judgement.findings
+        explained = finding.explained(advise(why, certainty=certainty, name=name))
+        judged = structs.replace(case.judgement, findings=(explained,))
+        return structs.replace(case, judgement=judged)
+
+    red = fail("fp16", "not quantized well")
+    report = compare(
+        executorch=[make_case("8a8w", FAST), explain(red, "the ranges", Certainty.PROVEN)],
+        onnxruntime=[explain(red, "the ranges", Certainty.PROVEN)],
+        litert=[explain(red, "the norm", Certainty.KNOWN, "a-fault")],
+    )
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    assert card.lines == (
+        ("red", "ExecuTorch fp16, ONNX Runtime fp16, LiteRT fp16: not quantized well"),
+        ("why", "ExecuTorch fp16, ONNX Runtime fp16: the ranges"),
+    )
+    report = compare(executorch=[explain(red, "it is large", Certainty.LIKELY)])
+    assert "it is large" not in render_text(make_document(report), 120)
     report = compare(
         executorch=[make_case("8a8w", FAST), fail("fp16", "the sum is wrong")],
         onnxruntime=[make_case("u8", FAST), fail("fp16", "the sum is wrong")],
