@@ -243,7 +243,9 @@ def explain_unsimulated(soc: str) -> str:
     """Return why there is no simulation for programs of ``soc``."""
     if choose_simulated(soc):
         return "QNN's simulator was not run"
-    return f"QNN simulates no SoC with Hexagon V{find_hexagon(soc)}"
+    hexagon = find_hexagon(soc)
+    kind = f"with Hexagon V{hexagon}" if hexagon else "without an HTP"
+    return f"QNN simulates no SoC {kind}"
 
 
 def find_obstacle(

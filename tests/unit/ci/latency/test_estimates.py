@@ -258,6 +258,9 @@ def test_without_a_simulation_the_reason_is_the_hexagon_version_or_the_fault() -
     assert estimate_times(None, Scheme.FP16, "SM8450").unknown == (
         "QNN simulates no SoC with Hexagon V69"
     )
+    assert estimate_times(None, Scheme.FP16, "QCM2290").unknown == (
+        "QNN simulates no SoC without an HTP"
+    )
     assert estimate_times(None, Scheme.FP16, "SM8650", fault="it broke").unknown == "it broke"
 
 
