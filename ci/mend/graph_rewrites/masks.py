@@ -31,6 +31,7 @@ PASSES = frozenset(
         *("transpose", "type_as", "unflatten", "unsqueeze", "view"),
     }
 )
+ENDS = frozenset({"softmax", "exp"})  # of which a blocked score has almost nothing
 MASK_LATE = (
     "x = x * kept; x = x + x.mean(dim, True) * share; p = x.softmax(dim) * kept;"
     " p / p.sum(dim, True)"
@@ -42,14 +43,14 @@ MASK_LATE = (
 # input: (1 - mask) * -1e4 has 8.6 dB in 8a8w, and 27.7 dB after.
 @defines("mask-of-30", *MASKS)
 def lower_mask(edit: GraphEditor, node: Node) -> None:
-    """Replace the large negative constants that a softmax receives, as the fill of masked scores,
-    in a sum, or as a factor of a mask, by -30, whose range leaves steps for the scores. A blocked
-    score then counts e ** -30 instead of 0."""
+    """Replace the large negative constants that a softmax or an exp receives, as the fill of masked
+    scores, in a sum, or as a factor of a mask, by -30, whose range leaves steps for the scores. A
+    blocked score then counts e ** -30 instead of 0."""
     (result,) = node.results
     sign = -1.0
     if node.operator == "sub" or (node.operator == "mul" and _is_subtracted(edit, result)):
         sign = 1.0  # the constant is positive
-    if node.operator != ATTENTION and not _leads_to_softmax(edit, result, differs=sign > 0):
+    if node.operator != ATTENTION and not _leads_to_exp(edit, result, differs=sign > 0):
         return
     for place in MASKS[node.operator]:
         mask = edit.value(node.reads[place]) if place < len(node.reads) else None
@@ -83,20 +84,21 @@ def _is_subtracted(edit: GraphEditor, value: str) -> bool:
     )
 
 
-def _leads_to_softmax(edit: GraphEditor, value: str, *, differs: bool = False) -> bool:
-    """Return whether everything that reads a value is a softmax or an attention whose mask it is,
-    or passes the value on to one. With ``differs``, the value may be subtracted."""
-    readers = edit.list_readers(value)
+def _leads_to_exp(edit: GraphEditor, value: str, *, differs: bool = False) -> bool:
+    """Return whether everything that reads a value is a softmax, an exp or an attention whose mask
+    it is, or passes the value on to one. Its largest number, which a softmax that is written out
+    subtracts, is no masked one. With ``differs``, the value may be subtracted."""
+    readers = [reader for reader in edit.list_readers(value) if reader.operator != "amax"]
     if not readers or value in edit.outputs:
         return False
-    passes = PASSES | {"sub"} if differs else PASSES
     for reader in readers:
         is_mask = reader.operator == ATTENTION and value not in reader.reads[:3]
-        if reader.operator == "softmax" or is_mask:
+        if reader.operator in ENDS or is_mask:
             continue
-        if reader.operator not in passes:
+        subtracts = reader.operator == "sub" and (differs or value != reader.reads[-1])
+        if reader.operator not in PASSES and not subtracts:
             return False
-        if not _leads_to_softmax(edit, reader.results[0], differs=differs):
+        if not _leads_to_exp(edit, reader.results[0], differs=differs):
             return False
     return True
 

@@ -608,6 +608,10 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 4, 4), lambda x: (x + torch.full((4, 4), -1e4).triu(1).add(W[:4])).softmax(-1)),
         # A sink of attention joins the masked scores.
         (1, (2, 4, 4), lambda x: torch.cat([x + UPPER * -1e4, x[..., :1]], -1).softmax(-1)),
+        # A softmax that is written out; a maximum of masked numbers is none.
+        (1, (2, 4, 4), lambda x: ((y := x + UPPER * -1e4) - y.amax(-1, True)).exp()),
+        (0, (2, 4, 4), lambda x: (x + UPPER * -1e4).amax(-1, True).exp()),
+        (0, (2, 4, 4), lambda x: (1 - (x + UPPER * -1e4)).exp()),
         (0, [(2, 4, 4), (4, 4)], lambda x, m: (x + (1 - (m > FEW).float()) * -9.0).softmax(-1)),
         (0, [(2, 4, 4), (4, 4)], lambda x, m: (x + (1 - (m > FEW).float()) * -1e4).sigmoid()),
         (0, (2, 4, 4), lambda x: [(y := x + torch.full((4, 4), -1e4).triu(1)).softmax(-1), y]),
