@@ -85,6 +85,20 @@ def test_a_full_disk_or_unfit_machine_ends_the_run_instead_of_failing_the_case(
         run_case(tmp_path, make_engine(), EchoRunner(answer))
 
 
+def test_a_full_disk_while_the_program_is_copied_ends_the_run_and_names_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(source: Path, *_: Any, **__: Any) -> None:
+        reason = f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
+        raise shutil.Error([(str(source), "/full/program", reason)])
+
+    for name in ("copytree", "copyfile"):
+        monkeypatch.setattr(shutil, name, fail)
+    with pytest.raises(StoreError) as raised:
+        run_case(tmp_path, make_engine(), give(RIGHT))
+    assert raised.value.place == Path("/full/program")
+
+
 @pytest.mark.parametrize("requested", ["16 bit", "float"])
 def test_a_layer_with_fewer_bits_than_requested_is_red_though_its_outputs_are_right(
     tmp_path: Path, requested: str

@@ -12,15 +12,16 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in
 from ci.graphs.litert_file import (
     CUSTOM,
     list_entries,
-    name_all_tensors,
     pack_model,
     read_model,
     schema,
 )
 from ci.graphs.litert_part import cut_entry
 from ci.graphs.litert_session import Pieces, Reference, open_interpreter
+from ci.litert.source import make_source
 from ci.litert.split import SplitInputs, list_unknown
 from ci.litert.suite import Net, make_model
+from ci.models.user_models import Source
 from provisioning.errors import FailedError
 
 UNKNOWN = "Landmarks"
@@ -144,13 +145,15 @@ def test_an_operator_of_stablehlo_is_run_with_its_subgraph_or_unknown(
 
 @pytest.mark.parametrize("taken", ["", "tensor_1"])
 def test_tensors_without_a_name_get_one_that_no_other_has(taken: str) -> None:
+    """A context binary binds its tensors by their names."""
     model = read_model(make_quotient())
-    assert name_all_tensors(pack_model(model)) == pack_model(model)
+    whole = pack_model(model)
+    assert make_source("net.tflite", whole, Source("net.tflite")).data == whole
     model.subgraphs[0].tensors[0].name = taken.encode() or None
     model.subgraphs[0].tensors[1].name = None
-    named = read_model(name_all_tensors(pack_model(model)))
-    names = [tensor.name for tensor in named.subgraphs[0].tensors]
+    source = make_source("net.tflite", pack_model(model), Source("net.tflite"))
+    names = [tensor.name for tensor in source.model.subgraphs[0].tensors]
     assert all(names)
     assert len(set(names)) == len(names)
     assert names[0] == (taken or "tensor_0").encode()
-    open_interpreter(pack_model(named)).invoke()
+    open_interpreter(source.data).invoke()
