@@ -172,7 +172,7 @@ def run_metric(
         fixes = [ARRAYS] * arrays
         if is_loaded and not results:
             error.why = "; ".join(filter(None, (error.why, FAILS_IN_FLOAT)))
-            fixes.append(CHECK_METRIC)
+            fixes.insert(0, CHECK_METRIC)
         error.fix = error.fix or "; ".join(fixes)
         raise
     expected, value, *others = (read_value(metric.function, returned) for returned in results)
