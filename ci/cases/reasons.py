@@ -478,7 +478,9 @@ class Reasons:
                 return Advice(title=f"it is lowered with {names}")
         if not is_rule or finding.question not in ACCURACY:
             return advice
-        return NO_ADVICE if self.facts.options.only_certain else replace(doubt(advice), title="")
+        # What the program with its layers is refused for says nothing against a proven cause.
+        is_superfluous = self.facts.options.only_certain or self.names_cause(finding.question)
+        return NO_ADVICE if is_superfluous else replace(doubt(advice), title="")
 
     def is_frozen(self, advice: Advice) -> bool:
         """Return whether what rules say about a refusal is due to state that quantization freezes:

@@ -428,6 +428,20 @@ def test_what_makes_the_model_right_stands_for_other_remedies_of_nodes_on_the_cp
     assert ("known" in {remedy.text for remedy in finding.remedies}) is (after is WRONG_MODEL)
 
 
+@pytest.mark.parametrize("is_proven", [False, True])
+def test_a_message_of_the_program_with_layers_adds_no_remedy_to_a_proven_cause(
+    is_proven: bool, tmp_path: Path
+) -> None:
+    judge_case = judge_norm(tmp_path, is_scheme=False)
+    if is_proven:
+        judge_case.reasons.diagnosis = Diagnosis(WRONG_MODEL, (), (CURES_OTHERS,), RIGHT_MODEL)
+        judge_case.reasons.diagnosed = Question.FAITHFUL
+    where = "not located: refused: could not create op: q::Transpose.2D; Op creation failure"
+    finding = NOISE_KIND.find("x", advice=Advice(where=(where,)))
+    advice = judge_case.reasons.advise_by_rules(finding, "")
+    assert bool(advice.remedies) is not is_proven
+
+
 @pytest.mark.parametrize("only_certain", [False, True])
 def test_without_experiments_a_cause_that_is_not_certain_can_be_left_out(
     only_certain: bool, tmp_path: Path
