@@ -51,15 +51,17 @@ def open_interpreter(content: bytes, *, keeps_tensors: bool = False) -> Any:
 
 def has_endless_kernel(interpreter: Any) -> bool:
     """Return whether a depthwise convolution of a model has more than MOST_CHANNELS."""
-    numbers = [
-        number
-        for operator in interpreter._get_ops_details()
-        if operator["op_name"] == "DEPTHWISE_CONV_2D"
-        for number in operator["outputs"]
-    ]
-    shapes = {}
-    if numbers:
-        shapes = {detail["index"]: detail["shape"] for detail in interpreter.get_tensor_details()}
+    try:
+        numbers = [
+            number
+            for operator in interpreter._get_ops_details()
+            if operator["op_name"] == "DEPTHWISE_CONV_2D"
+            for number in operator["outputs"]
+        ]
+        details = interpreter.get_tensor_details() if numbers else []
+    except UnicodeDecodeError:
+        return False  # a name that is no text: the model is refused for it
+    shapes = {detail["index"]: detail["shape"] for detail in details}
     return any(shapes[number][-1] > MOST_CHANNELS for number in numbers)
 
 
