@@ -43,7 +43,7 @@ from ci.diagnosis.experiments import (
 )
 from ci.diagnosis.wording import describe_form
 from ci.facts.finding import STOPPING, Finding, Proof, Question, show_cause
-from ci.facts.kinds import NO_NODE
+from ci.facts.kinds import NO_NODE, NOISE, QUANTIZED_BADLY
 from ci.faults.known import Frontend
 from ci.mend.answers import Answers, answers_home
 from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
@@ -345,10 +345,16 @@ class Laboratory:
         if attempts is None:
             return Result(failure=self.refusal) if self.refusal and part == WHOLE else None
         return [
-            make_choice(rows[attempt.names[0]], attempt, self.finding)
+            make_choice(rows[attempt.names[0]], attempt, self.list_findings())
             for attempt in attempts
             if attempt.applies and not attempt.fault
         ]
+
+    def list_findings(self) -> list[Finding]:
+        """Return the finding, with one that what cures it cures, too: in float16, a model that is
+        not accurate enough has only its program, whose numbers may be wrong."""
+        is_inaccurate = self.finding.id == QUANTIZED_BADLY.id and not self.spec.scheme.quantized
+        return [self.finding, *([NOISE.find(self.finding.headline)] if is_inaccurate else [])]
 
     def try_on_model(self, names: Sequence[str]) -> list[Attempt] | None:
         """Return what rewrites do to the whole model. What another case of the model has tried is
@@ -610,8 +616,8 @@ def mix(spec: CaseSpec, operator: str, scheme: Scheme) -> CaseSpec:
     return replace(spec, source=structs.replace(spec.source, choices=choices), scheme=mixture)
 
 
-def make_choice(row: Rewrite, attempt: Attempt, finding: Finding) -> RemedyChoice:
-    """Return the choice of a rewrite that applies to a model."""
+def make_choice(row: Rewrite, attempt: Attempt, findings: Sequence[Finding]) -> RemedyChoice:
+    """Return the choice of a rewrite that applies to a model with ``findings``."""
     places: dict[str, None] = {}
     for change in attempt.changes:
         places |= dict.fromkeys(change.nodes)
@@ -622,7 +628,7 @@ def make_choice(row: Rewrite, attempt: Attempt, finding: Finding) -> RemedyChoic
         title=row.title,
         reason=row.reason,
         cures=row.cures,
-        is_for_finding=row.cures_any([finding]),
+        is_for_finding=row.cures_any(findings),
         places=tuple(places),
     )
 

@@ -393,3 +393,29 @@ def test_why_nothing_can_be_changed_is_one_line(tmp_path: Path) -> None:
     laboratory = Laboratory(run, Experiments("onnx", 40.0, 40.0), WRONG, make_budget())
     expected = Result(failure="ConversionError: not supported: prod")
     assert laboratory.list_remedies(WHOLE) == expected
+
+
+@pytest.mark.parametrize(
+    ("scheme", "finding", "is_first"),
+    [
+        (Scheme.FP16, NOISE.find("above the noise"), True),
+        (Scheme.FP16, QUANTIZED_BADLY.find("not accurate enough"), True),
+        # The quantized model is another one than its program.
+        (Scheme.A16W8, QUANTIZED_BADLY.find("not quantized well"), False),
+    ],
+)
+def test_what_cures_wrong_numbers_is_tried_first_on_an_inaccurate_model_in_float16(
+    scheme: Scheme, finding: Finding, is_first: bool, tmp_path: Path
+) -> None:
+    class Applying(Laboratory):
+        def call(self, job: Any) -> Any:
+            if not isinstance(job, Trials):
+                return self.spec.reference
+            return [Attempt(names=names) for names in job.recipes]
+
+    run = stand_in(scheme, tmp_path)
+    laboratory = Applying(run, Experiments("torch", 40.0, 40.0), finding, make_budget())
+    choices = laboratory.list_remedies(WHOLE)
+    assert isinstance(choices, list)
+    (choice,) = (choice for choice in choices if choice.name == "sum-single-column")
+    assert choice.is_for_finding is is_first
