@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from ci.facts.finding import Question
+from ci.report.schema import Status
 
 TRAINED = Path(__file__).parents[1] / "trained"
 FIGURES = {
@@ -77,9 +81,9 @@ def test_a_verdict_that_contradicts_the_expected_one_is_reported(
     row = FIGURES | {"verdict": verdict, "faithful": True, "quantized": verdict == "good"}
     case = truth.identify(row)
     questions = [outcome["question"]] if "question" in outcome else []
-    findings = [{"question": question} for question in questions]
-    judged = {"judgement": {"status": outcome["status"], "findings": findings}}
-    assert judge(case, row, judged)[0] == wrong
+    findings = [SimpleNamespace(question=Question(question)) for question in questions]
+    judged = SimpleNamespace(status=Status(outcome["status"]), findings=findings)
+    assert judge(case, row, SimpleNamespace(judgement=judged))[0] == wrong
 
 
 def test_recorded_expected_verdicts_follow_from_their_figures(truth: Any) -> None:
@@ -87,3 +91,9 @@ def test_recorded_expected_verdicts_follow_from_their_figures(truth: Any) -> Non
     for case, row in truth.read_truth().items():
         assert case in cases
         assert row == row | truth.decide(row)
+
+
+def test_each_true_cause_is_that_of_a_bad_case(truth: Any) -> None:
+    causes = importlib.import_module("tests.trained.__main__").read_causes()
+    rows = {(case.lane, case.name, case.scheme): row for case, row in truth.read_truth().items()}
+    assert {rows[case]["verdict"] for case in causes} == {"bad"}
