@@ -18,14 +18,13 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ci.report.claim import claim_reports
-from ci.report.schema import Case as ReportedCase
-from ci.report.write import read_report
 from provisioning.errors import QnnCiError
-from provisioning.manifest.reader import tomllib
-from tests.named_causes import UNKNOWN, judge_cause
+
+if TYPE_CHECKING:  # arguments are checked in a Python without packages
+    from ci.report.schema import Case as ReportedCase
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -57,6 +56,8 @@ def list_path() -> str:
 def run_lane(lane: str, place: Path, diagnose_s: int = 0) -> dict[tuple[str, str], ReportedCase]:
     """The project's report of a lane's cases, by policy name and scheme, each with so many seconds
     of experiments."""
+    from ci.report.write import read_report
+
     reports = place / "reports"
     report = reports / VERBS[lane].replace("-", "_") / "report.json"
     report.unlink(missing_ok=True)
@@ -138,6 +139,8 @@ def judge_cases(place: Path, lanes: list[str], chosen: list[Any], truths: Any) -
 
 def read_causes() -> dict[tuple[str, str, str], str]:
     """The patterns of true causes, by lane, policy name and scheme."""
+    from provisioning.manifest.reader import tomllib
+
     rows = tomllib.loads((HERE / "causes.toml").read_text("utf-8"))
     return {
         (lane, *case.split()): pattern
@@ -149,6 +152,8 @@ def read_causes() -> dict[tuple[str, str, str], str]:
 def judge_causes(place: Path, lanes: list[str], chosen: list[Any]) -> int:
     """Run the project's verbs on bad cases, print what each says of its cause, and return the exit
     code."""
+    from tests.named_causes import UNKNOWN, judge_cause
+
     counts: Counter[str] = Counter()
     causes = read_causes()
     for lane in lanes:
