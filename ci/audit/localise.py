@@ -296,8 +296,8 @@ class Localised(Located, frozen=True, kw_only=True):
     ``program_rows`` compare the program with the model that was lowered, and ``model_rows`` compare
     that model with float32. ``programs`` is the number of programs that the search tried.
     ``causes`` and ``remedies`` are those of the verdict, and ``cause`` is the text of the first
-    cause. ``refusal`` is why the case has no program, if the model of the file has one: the export
-    to the file changed the model. ``reproducer`` is the file that was written, or empty.
+    cause. ``refusal`` is why the case has no program although that model has its outputs: the
+    export to the file changed it. ``reproducer`` is the file that was written, or empty.
     ``known_faults`` are those whose pattern the graph contains. See also Located in
     ci/audit/localise_search.py.
     """

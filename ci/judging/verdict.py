@@ -366,14 +366,14 @@ def _advise_on_scheme(judgement: Judgement, references: References, limits: Thre
     finer = f"; or {MORE_BITS}" if has_finer(limits.scheme) else ""
     # LiteRT's CPU once computed a PReLU in int16 wrongly, and the NPU was right.
     differs = any(output.noted for output in judgement.outputs)
-    cause = (
+    comparison = (
         "on the CPU, the quantized model is too far from float32, and the program differs from it"
         if differs
         else "the program is faithful to the quantized model, which is too far from float32"
     )
     # What is seen, and no cause: it says again what is wrong.
     advice = advise(fix=APART if parted else CALIBRATE + ranges + finer)
-    return replace(advice, seen=(cause,))
+    return replace(advice, seen=(comparison,))
 
 
 def has_finer(scheme: str) -> bool:

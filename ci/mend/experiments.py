@@ -107,7 +107,7 @@ class Budget:
     """The time of experiments: ``work_s`` seconds of work, which is the time that passes except
     what their jobs wait for a processor or a disk. ``read_waited`` returns how long that was until
     now. By the clock, ``slowest`` times as many seconds may pass. With a limit by the clock alone,
-    a machine that two jobs share found no cause in 30 seconds that is found in 9 on an idle one."""
+    a cause that takes 9 seconds on an idle machine was not named in 30 where two jobs shared it."""
 
     work_s: float
     read_waited: Callable[[], float]

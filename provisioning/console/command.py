@@ -378,9 +378,9 @@ def list_flags(words: Sequence[str]) -> frozenset[str]:
 
 
 def require_one_value(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Raise UsageError for an option that takes one of its choices and is typed with several:
-    argparse uses the last one, so that the others would have no effect. Other values, such as a
-    folder, may follow those of a script that calls this one."""
+    """Raise UsageError for an option that takes a single choice and is typed with several:
+    argparse uses the last, so that the others would have no effect. Other values, such as a folder,
+    may follow those of a script that calls this command."""
     values_of_flags: dict[str, list[str]] = {}
     options = list(takewhile(lambda word: word != "--", words))
     for word, following in zip_longest(options, options[1:], fillvalue=""):

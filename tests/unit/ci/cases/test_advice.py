@@ -38,7 +38,15 @@ from ci.facts.finding import (
     Remedy,
     name_cause,
 )
-from ci.facts.kinds import DIED, NO_OUTPUTS, NOT_LOWERED, ON_CPU, PART, QUANTIZED_BADLY
+from ci.facts.kinds import (
+    DIED,
+    METRIC_ERROR,
+    NO_OUTPUTS,
+    NOT_LOWERED,
+    ON_CPU,
+    PART,
+    QUANTIZED_BADLY,
+)
 from ci.facts.kinds import NOISE as NOISE_KIND
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import UNKNOWN, Departure
@@ -355,6 +363,22 @@ def test_what_experiments_excluded_is_no_cause_of_the_finding_behind(
     judge_case.reasons.diagnosed = Question.FAITHFUL
     causes = judge_case.reasons.choose_causes(QUANTIZED_BADLY.find("17 dB"))
     assert [fault.fault for fault in causes] == ["norm"] * named
+
+
+@pytest.mark.parametrize(
+    ("headline", "has_rule"),
+    [
+        ("score.py:top1 raised RuntimeError: {}", False),  # of the arrays that the metric reads
+        ("score.py:top1 died: {}", True),  # of the process in which it runs
+    ],
+)
+def test_rules_for_messages_explain_no_exception_of_a_metric(
+    headline: str, has_rule: bool, tmp_path: Path
+) -> None:
+    message = "mat1 and mat2 shapes cannot be multiplied (8x24 and 32x16)"
+    reasons = judge_norm(tmp_path, is_scheme=False).reasons
+    advice = reasons.advise_by_rules(METRIC_ERROR.find(headline.format(message)), "")
+    assert bool(advice.causes) == has_rule
 
 
 @pytest.mark.parametrize(
