@@ -569,21 +569,28 @@ def try_forms(diagnosis: Diagnosis, experiments: Sequence[RunPart]) -> Steps:
 
 
 def examine_last(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
-    """Find out more of a part than that it is wrong: whether it is right in float, with smaller
-    numbers, with inputs of another size, or with an operator as its definition. Of one that is
-    right with more bits, whether one operator needs them: more is proven of one."""
+    """Find out more of a part than that it is wrong: whether it is right with smaller numbers, with
+    inputs of another size, with an operator as its definition, or in float. One that is right with
+    more bits is examined, too, since these help whatever is wrong; if nothing else does, whether
+    one operator needs them: more is proven of one."""
     names = tuple(operator.name for operator in diagnosis.part)
     kinds = [*dict.fromkeys(operator.kind for operator in diagnosis.part)][:MOST_OPERATORS]
     if not names or diagnosis.ended or diagnosis.is_only_of_part:
         return diagnosis
-    if not diagnosis.is_proven:
-        experiments = [RunPart(names, scheme=suspicion.wider)] if suspicion.wider else []
-        experiments += [RunPart(names, shrunk=True)] if suspicion.in_float16 else []
+    scheme, before = diagnosis.finer, diagnosis.before
+    # That QNN takes them only with more bits says all of operators that are refused.
+    is_untaken = bool(before.is_refused or before.cpu_nodes)
+    if not (diagnosis.names_cause or (scheme and is_untaken)):
+        has_wider = suspicion.wider and not scheme
+        experiments = [RunPart(names, shrunk=True)] if suspicion.in_float16 else []
         experiments.append(RunPart(names, doubled=True))
         experiments += [RunPart(names, decomposed=kind) for kind in kinds]
+        experiments += [RunPart(names, scheme=suspicion.wider)] if has_wider else []
         diagnosis = yield from try_forms(diagnosis, experiments)
-    if diagnosis.finer and len(kinds) > 1:
-        scheme = diagnosis.finer
+        if scheme:  # of a cause that is shown, nothing was left out
+            diagnosis = replace(diagnosis, ended="")
+    scheme = diagnosis.finer
+    if scheme and len(kinds) > 1:
         singles = [RunPart(names, scheme=scheme, operator=kind) for kind in kinds]
         shown = yield from try_forms(diagnosis, singles)
         return replace(shown, ended="", finer=scheme)

@@ -252,6 +252,7 @@ def test_operators_that_are_right_if_their_results_are_returned_are_computed_tog
 MIXED = [*CHAIN[:9], structs.replace(CHAIN[9], kind="mul"), *CHAIN[10:]]
 OF_MIXED = "the part (add [net.py:8], mul [net.py:9]) has 18.6 dB, and 68.9 dB"
 UNEXAMINED = ["2", "2 a", "2 all", "2 16a8w"]
+ALL_FORMS = ["2 doubled", "2 add defined", "2 mul defined"]
 TOO_COARSE = "less accurately than the bits of the scheme allow"
 
 
@@ -261,30 +262,44 @@ TOO_COARSE = "less accurately than the bits of the scheme allow"
         # Of operators that need more bits, the one that does.
         (
             {"2 16a8w": RIGHT, "2 mul 16a8w": RIGHT},
-            ["2 add 16a8w", "2 mul 16a8w"],
+            [*ALL_FORMS, "2 add 16a8w", "2 mul 16a8w"],
             f"QNN computes mul {TOO_COARSE} (proven: {OF_MIXED} with mul in 16a8w)",
         ),
         # One is not enough, the time is up, or it is refused: all of them.
         (
             {"2 16a8w": RIGHT, "2 add 16a8w": LITTLE},
-            ["2 add 16a8w", "2 mul 16a8w"],
+            [*ALL_FORMS, "2 add 16a8w", "2 mul 16a8w"],
             f"QNN computes these operators {TOO_COARSE} (proven: {OF_MIXED} in 16a8w)",
         ),
         (
             {"2 16a8w": RIGHT, "2 add 16a8w": LATE},
-            ["2 add 16a8w"],
+            [*ALL_FORMS, "2 add 16a8w"],
+            f"QNN computes these operators {TOO_COARSE} (proven: {OF_MIXED} in 16a8w)",
+        ),
+        # More bits help whatever is wrong: what another form shows is the cause.
+        (
+            {"2 16a8w": RIGHT, "2 mul defined": RIGHT},
+            ALL_FORMS,
+            (
+                "QNN computes mul wrongly as one operator (proven:"
+                f" {OF_MIXED} with mul as its definition)"
+            ),
+        ),
+        (
+            {"2 16a8w": RIGHT, "2 doubled": LATE, "2 add 16a8w": LATE},
+            ["2 doubled", "2 add 16a8w"],
             f"QNN computes these operators {TOO_COARSE} (proven: {OF_MIXED} in 16a8w)",
         ),
         # More bits do not help, but floats do.
         (
             {"2 fp16": RIGHT, "2 add fp16": REFUSED, "2 mul fp16": GREEN},
-            ["2 fp16", "2 add fp16", "2 mul fp16"],
+            [*ALL_FORMS, "2 fp16", "2 add fp16", "2 mul fp16"],
             f"QNN computes these operators {TOO_COARSE} (proven: {OF_MIXED} in fp16)",
         ),
         # Another size, or an operator's definition.
         (
-            {"2 fp16": DIES, "2 doubled": RIGHT},
-            ["2 fp16", "2 doubled"],
+            {"2 16a8w": DIES, "2 doubled": RIGHT},
+            ["2 doubled"],
             (
                 "QNN computes these operators wrongly in this size (proven:"
                 f" {OF_MIXED} with two samples as one input)"
@@ -292,7 +307,7 @@ TOO_COARSE = "less accurately than the bits of the scheme allow"
         ),
         (
             {"2 doubled": HANGS, "2 mul defined": RIGHT},
-            ["2 fp16", "2 doubled", "2 add defined", "2 mul defined"],
+            ALL_FORMS,
             (
                 "QNN computes mul wrongly as one operator (proven:"
                 f" {OF_MIXED} with mul as its definition)"
@@ -301,17 +316,17 @@ TOO_COARSE = "less accurately than the bits of the scheme allow"
         # Green without a gain proves nothing.
         (
             {"2 fp16": GREEN, "2 doubled": GREEN, "2 add defined": GREEN},
-            ["2 fp16", "2 doubled", "2 add defined", "2 mul defined"],
+            [*ALL_FORMS, "2 fp16"],
             (
                 "no experiment shows the cause: the part (add [net.py:8], mul [net.py:9]) has 18.6"
-                f" dB; tried: a (18.6 dB); also run {RETURNING}, in 16a8w (18.6 dB), in fp16"
-                " (18.7 dB), with two samples as one input (18.7 dB), with add as its definition"
-                f" (18.7 dB), with mul as its definition (18.6 dB); {KEPT}"
+                f" dB; tried: a (18.6 dB); also run {RETURNING}, in 16a8w (18.6 dB), with two"
+                " samples as one input (18.7 dB), with add as its definition (18.7 dB), with mul as"
+                f" its definition (18.6 dB), in fp16 (18.7 dB); {KEPT}"
             ),
         ),
         (
-            {"2 fp16": LATE},
-            ["2 fp16"],
+            {"2 doubled": LATE},
+            ["2 doubled"],
             (
                 "no experiment shows the cause: the part (add [net.py:8], mul [net.py:9]) has 18.6"
                 f" dB; tried: a (18.6 dB); also run {RETURNING}, in 16a8w (18.6 dB); {TOO_LATE};"
@@ -381,7 +396,7 @@ def test_what_only_the_part_can_be_rewritten_with_is_tried_on_it(
 def test_a_part_that_is_right_with_more_bits_is_inexact_in_the_scheme() -> None:
     laboratory = Laboratory([A], {}, {"2 16a8w": RIGHT})
     diagnosis = laboratory.run(replace(LARGE, finer="16a8w"))
-    assert laboratory.experiments == ["2", "2 a", "2 all", "2 16a8w"]
+    assert laboratory.experiments == ["2", "2 a", "2 all", "2 16a8w", *FORMS]
     ((cause,), (remedy,)) = (
         advise_on_diagnosis(diagnosis).causes,
         advise_on_diagnosis(diagnosis).remedies,
