@@ -34,7 +34,7 @@ from ci.models.suite import DEFAULT_SOC, OWN_MODELS
 from ci.models.user_models import FACTORY, IN_COMMAND, NO_SOURCE, ModelEntry, Source, resolve_file
 from ci.report.schema import CaseName
 from ci.report.text import ELLIPSIS, NAME_CHARS, cut_middle
-from provisioning.console.command import user_path
+from provisioning.console.command import nonempty_word, user_path
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import (
     Backend,
@@ -448,17 +448,8 @@ def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, 
     """Return the entries of the models that ``word`` selects. The keys are the models' names in
     reports. ``word`` is a name or glob, a user's ``file.py:factory``, or an ONNX or LiteRT file.
     Raises UsageError if there is no such model."""
+    refuse_mistyped(word)
     is_file = word.endswith(MODEL_FILES)
-    if word.endswith(".py"):
-        raise UsageError(f"{word} has no function name", fix=f"write {word}:{FACTORY}")
-    # A mistake of newcomers: without this, the path would be taken for the name of a model.
-    if word.endswith(STORED) and user_path(word).is_file():
-        what = f"{word} is a file with a model, which this command does not read"
-        if word.endswith(".pte"):
-            shown = show_command("inspect", word)
-            raise UsageError(what, why="it is lowered already", fix=f"{shown} shows what is in it")
-        fix = f"write a function that returns the module, with its weights, and its inputs: {OWN}"
-        raise UsageError(what, fix=fix)
     if not is_file and ":" not in word:
         is_name = any(fnmatchcase(name.lower(), word.lower()) for name in known_models)
         is_folder = not is_name and os.path.isdir(user_path(word))  # noqa: PTH112
@@ -474,13 +465,30 @@ def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, 
             raise UsageError(f"no model {word!r}", why=why, fix=fix)
         return {name: known_models[name] for name in match_names("model", word, known_models)}
     file, _, function = word.rpartition(":")
-    if not is_file:
-        _require_python_file(word, file, function)
     place = str(user_path(word)) if is_file else f"{user_path(file)}:{function}"
     reference = resolve_file(place, FACTORY, IN_COMMAND)
     path = Path(reference if is_file else reference.rpartition(":")[0])
     name = name_argument(path)
     return {name if is_file else f"{name}:{function}": ModelEntry(reference)}
+
+
+def refuse_mistyped(word: str) -> None:
+    """Raise UsageError for what newcomers type for a model: nothing, a Python file without a
+    function or without .py, or a file with a model that the lanes do not read. Otherwise, its path
+    would be taken for the name of a model."""
+    nonempty_word(word)
+    if word.endswith(".py"):
+        raise UsageError(f"{word} has no function name", fix=f"write {word}:{FACTORY}")
+    if word.endswith(STORED) and user_path(word).is_file():
+        what = f"{word} is a file with a model, which this command does not read"
+        if word.endswith(".pte"):
+            shown = show_command("inspect", word)
+            raise UsageError(what, why="it is lowered already", fix=f"{shown} shows what is in it")
+        fix = f"write a function that returns the module, with its weights, and its inputs: {OWN}"
+        raise UsageError(what, fix=fix)
+    file, colon, function = word.rpartition(":")
+    if colon and not word.endswith(MODEL_FILES):
+        _require_python_file(word, file, function)
 
 
 def _require_python_file(word: str, file: str, function: str) -> None:

@@ -205,18 +205,12 @@ def open_device(word: str, place: str = "") -> Device:
     Raises UsageError for any other form, UnfitError if the client is missing or the phone is not
     ready, and ToolError if adb fails. A board is not contacted yet.
     """
-    kind, _, address = word.partition(":")
+    kind, address = split_device(word)
     if kind == "adb":
         client = require_client("adb", ADB_FIX)
         serial = choose_phone(client, address)
         # -T: a terminal on the phone would change line ends, and damage binary output.
         return Device(f"adb:{serial}", (client, "-s", serial, "shell", "-T"), place or PHONE_PLACE)
-    # A host that starts with - would be an option for ssh.
-    if kind != "ssh" or not address or address.startswith("-"):
-        raise UsageError(
-            f"--device {word} does not name a device",
-            fix="pass adb:SERIAL, adb: (the only phone) or ssh:[USER@]HOST[:PORT]",
-        )
     host, port = address, ""
     if parts := HOST.fullmatch(address):  # an IPv6 address with a port is written [::1]:22
         host, port = f"{parts['user'] or ''}{parts['v6'] or parts['v4']}", parts["port"] or ""
@@ -227,6 +221,20 @@ def open_device(word: str, place: str = "") -> Device:
     alive = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=6")
     ports = ("-p", port) if port else ()
     return Device(word, (client, "-T", *safe, *alive, *ports, "--", host), place or BOARD_PLACE)
+
+
+def split_device(word: str) -> tuple[str, str]:
+    """Return the kind of a device, ``adb`` or ``ssh``, and its address. Raises UsageError for any
+    other form."""
+    kind, _, address = word.partition(":")
+    # A host that starts with - would be an option for ssh.
+    is_host = bool(address) and not address.startswith("-")
+    if not (kind == "adb" or (kind == "ssh" and is_host)):
+        raise UsageError(
+            f"--device {word} does not name a device",
+            fix="pass adb:SERIAL, adb: (the only phone) or ssh:[USER@]HOST[:PORT]",
+        )
+    return kind, address
 
 
 def require_client(name: str, fix: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from ci.cases.policy import LANES, read_emulator_policy
-from ci.cases.spec import match_socs, select_cases
+from ci.cases.spec import match_socs, refuse_mistyped, select_cases
 from ci.facts.known_fault import read_fault_names
 from ci.models.schemes import (
     EXECUTORCH,
@@ -374,6 +374,7 @@ def choose_runtimes(models: Sequence[Model], requested: Sequence[str]) -> dict[s
     names = [name for name in RUNTIMES if not requested or name in requested]
     for model in models:
         if not any(RUNTIMES[name].takes(model) for name in names):
+            refuse_mistyped(model.path)
             key = f"models.{model.word}.runtimes"
             lists = f"{key} of the policy lists {', '.join(model.runtimes)}"
             usable = "pass file.py:factory, file.onnx or file.tflite, and leave out --runtime"

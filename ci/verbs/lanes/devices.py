@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from ci.device.connection import split_device
 from ci.verbs.options import add_option
 from provisioning.console.command import MANY
 from provisioning.errors import UnfitError
@@ -42,10 +43,13 @@ def add_missing_device(parser: argparse.ArgumentParser) -> None:
 
 def refuse_device(names: list[str], session: str, lanes: Sequence[str] = ()) -> None:
     """Raise UnfitError if a device was chosen: the verb of a ``session`` runs nothing on one.
-    ``lanes`` are the sessions whose programs it would run, by default its own. Nothing is missing
-    for those that are not in the table of the device's kind: their own verbs run theirs."""
+    Raise UsageError if one of the ``names`` is neither a phone's nor a board's. ``lanes`` are the
+    sessions whose programs it would run, by default its own. Nothing is missing for those that are
+    not in the table of the device's kind: their own verbs run theirs."""
     if not names:
         return
+    for name in names:
+        split_device(name)
     is_board = names[0].startswith(BOARD)
     table = ON_BOARD if is_board else ON_PHONE
     sessions = lanes or (session,)

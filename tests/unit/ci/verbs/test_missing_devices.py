@@ -48,6 +48,15 @@ def test_a_device_that_the_runtime_s_own_verb_uses_needs_nothing(
     assert "LiteRt" not in shown
 
 
+@pytest.mark.parametrize("verb", ["test --model net.py:net", "test-onnx", "test-litert"])
+@pytest.mark.parametrize("words", ["foo", "usb:1", "adb: --device foo"])
+def test_a_word_that_names_no_device_is_refused_as_in_other_verbs(
+    verb: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*verb.split(), "--device", *words.split()]) == ExitCode.USAGE
+    assert "does not name a device" in capsys.readouterr().err
+
+
 def test_a_device_needs_no_environment() -> None:
     words = ["--model", "net.py:net"]
     assert choose_runtimes(words)

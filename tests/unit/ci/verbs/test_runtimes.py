@@ -51,7 +51,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text("def net(): ...\n")
-    for name in ("a.onnx", "b.tflite"):
+    for name in ("a.onnx", "b.tflite", "net.pt"):
         (tmp_path / name).touch()
     return tmp_path
 
@@ -341,6 +341,10 @@ def test_what_a_runtime_lacks_is_said_before_another_one_runs(
     [
         ([], "there is no model to judge"),
         (["--model", "a.tflite", "--runtime", "executorch"], "a.tflite cannot be judged by Exec"),
+        (["--model", ""], "an option's value is empty"),
+        (["--model", "net.py"], "write net.py:factory"),
+        (["--model", "net:net"], "did you mean net.py:net?"),
+        (["--model", "net.pt"], "net.pt is a file with a model, which this command does not read"),
         (["--model", "net.txt"], "net.txt cannot be judged by ExecuTorch, ONNX Runtime, LiteRT"),
         (["--model", "net.py:net", "--scheme", "9a9w"], "no scheme '9a9w'"),
         (["--model", "net.py:net", "--soc", "SM8651"], "no SoC 'SM8651'"),
