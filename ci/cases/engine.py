@@ -336,15 +336,23 @@ def _find_fault(stacked: Array, index: int, policy: ReferencePolicy) -> str:
             return f"output {index} of the float32 model is not finite"
         rms = float(np.sqrt(np.mean(values**2))) if values.size else 0.0
         if rms < policy.min_rms:
-            return f"output {index} is near zero (RMS {rms:.2g}, but min_rms is {policy.min_rms:g})"
+            limit = f"RMS {_show_below(rms, policy.min_rms)}, but min_rms is {policy.min_rms:g}"
+            return f"output {index} is near zero ({limit})"
         if float(values.std()) < policy.min_spread * rms:
-            spread = f"{values.std() / rms:.2g} of its RMS, but min_spread is {policy.min_spread:g}"
-            return f"output {index} hardly varies (its spread is {spread})"
+            spread = _show_below(float(values.std()) / rms, policy.min_spread)
+            limit = f"{spread} of its RMS, but min_spread is {policy.min_spread:g}"
+            return f"output {index} hardly varies (its spread is {limit})"
     elif (stacked == stacked.reshape(-1)[:1]).all():
         return f"output {index} is constant"
     if len(stacked) > 1 and (stacked == stacked[:1]).all():
         return f"output {index} is the same for every input: vary the inputs, or remove the output"
     return ""
+
+
+def _show_below(number: float, limit: float) -> str:
+    """Return a number below a limit with as many digits as are needed to show that it is."""
+    texts = (f"{number:.{digits}g}" for digits in range(2, 17))
+    return next((text for text in texts if float(text) < limit), f"{number}")
 
 
 class Engine(Protocol):

@@ -87,7 +87,9 @@ class Options:
     # Does the experiments that show the cause of a red verdict; None if there are none.
     experiments: Diagnoser | None = None
     only_certain: bool = False  # whether causes that no experiment showed are left out
-    locates: bool = True  # whether the first wrong layer of a program is looked for
+    # Whether the case is an experiment: its first wrong layer is not looked for, and its
+    # references, which may be results inside of a model, are not checked.
+    is_experiment: bool = False
 
 
 @dataclass(frozen=True)

@@ -231,9 +231,11 @@ class CaseRun:
         )
 
     def compile(self, spec: CaseSpec, log: Path) -> Ended:
-        """Find or compile a program in a worker. The references of a case with ``layers`` are not
-        checked, because the outputs of layers may be zero or constant."""
-        job = self.setup.make_job(spec, log, None if spec.layers else self.facts.policy.reference)
+        """Find or compile a program in a worker. References are not checked if they are results
+        inside of a model, which may be zero or constant: those of a case with ``layers`` and of an
+        experiment."""
+        is_inside = bool(spec.layers) or self.options.is_experiment
+        job = self.setup.make_job(spec, log, None if is_inside else self.facts.policy.reference)
         return self.setup.pool.run(
             job, log, self.options.timeout_s, max_bytes=self.facts.memory_bytes
         )
@@ -385,7 +387,7 @@ class CaseRun:
         """Return the layer at which a program starts to differ from its model, or the reason why it
         is unknown. Return nothing if the engine or the model does not support a program that
         returns its layers."""
-        if not self.setup.options.locates:
+        if self.setup.options.is_experiment:
             return UNKNOWN
         judged = self.judge_layers(self.facts.limits)
         if isinstance(judged, str):
@@ -409,7 +411,7 @@ class CaseRun:
     def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
         """Return the notes with the first layer that has errors above the predicted noise. If it is
         unknown, return them unchanged."""
-        if not self.setup.options.locates:
+        if self.setup.options.is_experiment:
             return notes
         judged = self.judge_layers(structs.replace(self.facts.limits, strict_noise=True))
         layer = None if isinstance(judged, str) else find_departure(*judged)

@@ -477,7 +477,7 @@ class Laboratory:
             recorded={},
             estimate=False,
             experiments=None,
-            locates=False,
+            is_experiment=True,
             find_faults=lambda *_, **__: (),
             make_remedy_job=lambda *_, **__: None,
         )

@@ -44,6 +44,10 @@ FIXED = draw(5)[0][0]
         ([[MASK, IDS[0]]] * 4, "output 0 is constant"),
         ([[varying, FIXED] for (varying,) in draw(6)], "output 1 is the same for every input"),
         ([[varying + 100] for (varying,) in draw(3)], "output 0 hardly varies (its spread is 0.0"),
+        (
+            [[np.full((2, 2), 0.049999) * sign] for sign in (1, -1)],
+            "output 0 is near zero (RMS 0.049999, but min_rms is 0.05)",
+        ),
     ],
 )
 def test_reference_near_zero_or_constant_is_refused(reference: list[list[Any]], words: str) -> None:

@@ -34,6 +34,7 @@ from ci.facts.kinds import (
     DIED,
     INCONCLUSIVE,
     INDICES,
+    INVALID,
     METRIC_BLIND,
     OFF_GRID,
     ON_CPU,
@@ -440,6 +441,18 @@ def test_experiments_are_made_with_a_model_whose_process_dies_or_does_not_end_wh
     assert asked == [(not exceeded, exceeded)] * is_asked
     (finding,) = result.case.judgement.findings
     assert any(cause.certainty is Certainty.PROVEN for cause in finding.causes) is is_asked
+
+
+@pytest.mark.parametrize("is_experiment", [False, True])
+def test_results_inside_of_a_model_may_hardly_vary_in_an_experiment(
+    is_experiment: bool, tmp_path: Path
+) -> None:
+    steady = 100 + 0.03 * COARSE
+    engine = FloatEngine(lambda number: [steady[number[0]]], SETS)
+    runner = EchoRunner(lambda _: [[array] for array in steady])
+    result = run_case(tmp_path, engine, runner, is_experiment=is_experiment)
+    ids = {finding.id for finding in result.case.judgement.findings}
+    assert (INVALID.id in ids) is not is_experiment
 
 
 def test_another_directory_than_that_on_a_full_disk_keeps_the_artifacts(
