@@ -4,6 +4,7 @@ known faults. Importing this module imports neither torch nor onnx."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile
@@ -34,6 +35,11 @@ BIASED: Final = frozenset({"conv1d", "conv2d", "conv3d", "linear"})
 # have the scale of this.
 LEAST_WEIGHT: Final = 2.5e-7
 CASTS: Final = frozenset({"to", "type_as"})
+# Convolutions by their kind: QNN has another layout for the weights of each kind.
+CONVOLUTIONS: Final = {
+    f"{kind}{axes}d": kind for kind in ("conv", "conv_transpose") for axes in (1, 2, 3)
+}
+ANOTHER_USE: Final = ""
 KEEPS_NUMBERS: Final = PASSES_ON | CASTS
 RESHAPES: Final = frozenset({"reshape", "squeeze", "unsqueeze", "view"})
 MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "to", "transpose"})
@@ -144,6 +150,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
       where the other one has several, as a column times a row
     - ``decided``: 1 if a cast makes integers of floats
     - ``recalled``: 1 if an earlier call of a layer reads the same bias
+    - ``shared``: 1 if something else than such a layer reads the weights of a convolution, too
     - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
     - ``low``: 1 if nothing keeps what an exp reads from being below -88, see
       ci.analysis.exponents.measure_low
@@ -423,6 +430,7 @@ class _Describer:
         self.bits = dict(_list_bits(self.graph))
         self.converted = {node.reads[0] for node in self.graph.nodes if CONVERTS in node.numbers}
         self.operands: dict[str, Operand] = {}  # constant ones that were described already
+        self.uses = self._list_uses()
 
     def describe(self) -> Iterator[Step]:
         pads: dict[str, Step] = {}
@@ -474,10 +482,7 @@ class _Describer:
             numbers[CONVERTS] = (1.0,)
         elif bits := next(filter(None, map(self.bits.get, (*node.results, *activations))), 0):
             numbers["bits"] = (float(bits),)
-        # ExecuTorch's quantizer gives a bias that two calls share one scale, with the first call's
-        # input scale. QNN expects one for each call (docs/findings/faults.md).
-        if self._is_recalled(node):
-            numbers["recalled"] = (1.0,)
+        numbers |= dict(self._measure_layer(node))
         if node.operator == ATTENTION:
             numbers["mask"] = (self._measure_mask(node),)
         elif node.operator in CASTS:
@@ -486,10 +491,6 @@ class _Describer:
             numbers["bare"] = (1.0,)
         if node.operator == "exp" and self._may_be_low(node.reads[0]):
             numbers["low"] = (1.0,)
-        if ratio := self._measure_bias(node):
-            numbers["biased"] = (ratio,)
-        if ratio := self._measure_epsilon(node):
-            numbers["epsilon"] = (ratio,)
         return Step(
             node.name or node.results[0],
             node.operator,
@@ -501,6 +502,18 @@ class _Describer:
             self.graph.front_end,
             node.label if self.graph.front_end == ONNXRUNTIME else "",
         )
+
+    def _measure_layer(self, node: Node) -> Measures:
+        # ExecuTorch's quantizer gives a bias that two calls share one scale, with the first call's
+        # input scale. QNN expects one for each call (docs/findings/faults.md).
+        if self._is_recalled(node):
+            yield "recalled", (1.0,)
+        if node.operator in CONVOLUTIONS and len(self.uses[self._find_stored(node.reads[1])]) > 1:
+            yield "shared", (1.0,)
+        if ratio := self._measure_bias(node):
+            yield "biased", (ratio,)
+        if ratio := self._measure_epsilon(node):
+            yield "epsilon", (ratio,)
 
     def describe_operand(self, name: str) -> Operand:
         if name not in self.operands and self.is_constant(name):
@@ -514,14 +527,31 @@ class _Describer:
 
     def _describe_constant(self, name: str, value: Array | None) -> Operand:
         magnitude, uniform, smallest = (0.0, False, 0.0) if value is None else _measure(value)
-        source = name
-        while (node := self.makers.get(source)) and (
-            node.operator in KEEPS_NUMBERS or is_dequantizer(node.operator)
-        ):
-            source = node.reads[0]
+        source = self._find_stored(name)
         shape = self.graph.shapes.get(name, () if value is None else value.shape)
         is_stored = source in self.graph.constants and bool(shape)
         return Operand(shape, True, magnitude, uniform, is_stored, smallest)
+
+    def _find_stored(self, name: str) -> str:
+        """Return the value that reaches ``name`` with the same numbers."""
+        while (node := self.makers.get(name)) and (
+            node.operator in KEEPS_NUMBERS or is_dequantizer(node.operator)
+        ):
+            name = node.reads[0]
+        return name
+
+    def _list_uses(self) -> dict[str, set[str]]:
+        """Return how each value is used: as the weights of a convolution, transposed or not, or as
+        anything else."""
+        uses: dict[str, set[str]] = defaultdict(set)
+        for node in self.graph.nodes:
+            if node.operator in KEEPS_NUMBERS or _rounds(node):
+                continue
+            for index, name in enumerate(node.reads):
+                is_weight = index == 1 and node.operator in CONVOLUTIONS
+                use = CONVOLUTIONS[node.operator] if is_weight else ANOTHER_USE
+                uses[self._find_stored(name)].add(use)
+        return uses
 
     def _is_recalled(self, node: Node) -> bool:
         """Return whether an earlier call of a layer reads the bias of this one."""

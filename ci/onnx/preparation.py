@@ -331,10 +331,10 @@ def require_weights(
         raise FailedError(
             f"{count(len(wrong), 'weight does', 'weights do')} not have type {required},"
             f" which {scheme} requires: {name_some(named, MOST_NAMED)}",
-            why="the quantizer skips weights in branches of an If, and weights that another node"
-            " computes",
-            fix="export the model without branches and with its weights as initializers, or use"
-            " fp16",
+            why="the quantizer skips weights in branches of an If, weights that another node"
+            " computes, and weights that another node reads as an activation",
+            fix="export the model without branches and with its weights as initializers without"
+            " another use, or use fp16",
         )
 
 

@@ -668,9 +668,29 @@ class Skipped(nn.Module):
         return x + self.norm(x).relu()
 
 
+class Tied(nn.Module):
+    """A convolution whose weights ``use`` reads, too."""
+
+    def __init__(self, use: Callable[[Tensor, Tensor], Tensor], axes: int = 2) -> None:
+        super().__init__()
+        self.use = use
+        self.conv = (nn.Conv1d, nn.Conv2d)[axes - 1](4, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.use(self.conv(x), self.conv.weight)
+
+
+USED = "conv-weights-used-elsewhere"
+
+
 @pytest.mark.parametrize(
     ("net", "shape", "scheme", "name"),
     [
+        (Tied(lambda x, w: x * (w * x[:, :, :3, :3]).sum()), (1, 4, 8, 8), "fp16", USED),
+        (Tied(lambda x, w: x * (w * x[:, :, :3, :3]).sum()), (1, 4, 8, 8), "8a8w", ""),
+        (Tied(nn.functional.conv_transpose2d), (1, 4, 6, 6), "fp16", USED),
+        (Tied(nn.functional.conv2d), (1, 4, 8, 8), "fp16", ""),
+        (Tied(nn.functional.conv_transpose1d, 1), (1, 4, 8), "fp16", ""),
         (Packed("permute"), (2, 5, 16), "8a8w", "joint-projection-of-batch"),
         (Packed("permute"), (2, 5, 16), "16a8w", "joint-projection-of-batch"),
         (Packed("unbind"), (2, 5, 16), "8a8w", "joint-projection-unbound"),

@@ -792,6 +792,17 @@ ROWS: dict[str, list[Row]] = {
         (0, (2, 4, 5, 5), nn.Conv2d(4, 8, 3, groups=2)),
         (0, (2, 1, 5, 5), nn.Conv2d(1, 8, 3)),
     ],
+    "copy-shared-weights": [
+        (1, (2, 4, 5, 5), Body(lambda conv, x: conv(x) * conv.weight.sum(), nn.Conv2d(4, 3, 3))),
+        (1, (2, 4, 5), Body(lambda conv, x: conv(x) * conv.weight.mean(), nn.Conv1d(4, 3, 3))),
+        (
+            1,
+            (2, 4, 5, 5),
+            Body(lambda conv, x: F.conv_transpose2d(conv(x), conv.weight), nn.Conv2d(4, 3, 3)),
+        ),
+        (0, (2, 4, 5), Body(lambda conv, x: conv(conv(x)), CONV)),
+        (0, (2, 4, 5), CONV),
+    ],
     "surround-kernel": [
         (1, (1, 4, 5, 5), nn.Conv2d(4, 6, (3, 2), padding=(4, 5), dilation=(1, 2))),
         (1, (2, 4, 5), nn.Conv1d(4, 6, 2, 2, 3, groups=2)),
