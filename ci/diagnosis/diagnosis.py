@@ -10,6 +10,7 @@ from typing import cast
 from ci.diagnosis.experiments import (
     NO_PART,
     TIME_IS_UP,
+    UNCHANGED,
     WHOLE,
     Answer,
     Change,
@@ -27,8 +28,8 @@ from ci.diagnosis.experiments import (
     Smallest,
 )
 from ci.facts.known_fault import KnownFault
+from ci.judging.causes import LEAST_GAIN_DB
 
-LEAST_GAIN_DB = 3.0  # which a remedy must gain: chance moves an SQNR by less
 MOST_PARTS = 6  # programs to find the smallest part
 MOST_OF_PART = 8  # remedies that are tried on a part
 MOST_OF_WHOLE = 3  # and on the whole model, whose programs cost more
@@ -307,7 +308,7 @@ def find_cause(suspicion: Suspicion, remedies: Sequence[RemedyChoice]) -> Steps:
         part, before = yield from find_part(suspicion)
     ordered = order_remedies(remedies, suspicion, part)
     limit = MOST_OF_PART if part or is_small else MOST_OF_WHOLE
-    diagnosis = yield from try_remedies(part, before, ordered[:limit])
+    diagnosis = yield from try_remedies(part, before, ordered, limit)
     if diagnosis.cure or diagnosis.ended:
         return diagnosis
     if whole_first:
@@ -316,8 +317,10 @@ def find_cause(suspicion: Suspicion, remedies: Sequence[RemedyChoice]) -> Steps:
     if not part:
         return diagnosis
     if not is_small and whole_first:  # more of them may be tried than on the whole model
-        left = ordered[limit:]
-        inner = yield from try_remedies(part, before, order_remedies(left, suspicion, part)[:limit])
+        of_whole = {remedy for trial in diagnosis.tried for remedy in trial.remedies}
+        left = [remedy for remedy in ordered if remedy not in of_whole]
+        inner_order = order_remedies(left, suspicion, part)
+        inner = yield from try_remedies(part, before, inner_order, limit)
         diagnosis = replace(inner, tried=(*diagnosis.tried, *inner.tried))
         if diagnosis.cure or diagnosis.ended:
             return diagnosis
@@ -344,7 +347,7 @@ def try_unfit(diagnosis: Diagnosis, suspicion: Suspicion) -> Steps:
             unfit += trial.remedies
     if not unfit:
         return diagnosis
-    whole = yield from try_remedies((), suspicion.whole_result, unfit[:MOST_OF_WHOLE])
+    whole = yield from try_remedies((), suspicion.whole_result, unfit, MOST_OF_WHOLE)
     of_whole = {trial.remedies for trial in whole.tried}
     of_part = (trial for trial in diagnosis.tried if trial.remedies not in of_whole)
     return replace(whole if whole.cure else diagnosis, tried=(*of_part, *whole.tried))
@@ -364,8 +367,8 @@ def try_others(
     part_remedies = [remedy for remedy in of_part or () if remedy.name not in names]
     if not part_remedies:
         return diagnosis
-    ordered = order_remedies(part_remedies, suspicion, part)[:MOST_OF_PART]
-    inner = yield from try_remedies(part, diagnosis.before, ordered)
+    ordered = order_remedies(part_remedies, suspicion, part)
+    inner = yield from try_remedies(part, diagnosis.before, ordered, MOST_OF_PART)
     return replace(inner, tried=(*diagnosis.tried, *inner.tried))
 
 
@@ -471,25 +474,16 @@ def order_remedies(
     return sorted(remedies, key=rank)
 
 
-def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice]) -> Steps:
-    """Try remedies on a part, one by one, until one makes it right. If none does, try the best one
+def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice], limit: int) -> Steps:
+    """Try remedies on a part, one by one, see try_singly. If none makes it right, try the best one
     together with others, see list_partners."""
     names = tuple(operator.name for operator in part) or WHOLE
-    tried: list[Tried] = []
-    helpful: list[tuple[Result, RemedyChoice]] = []
-    ended, untried = "", tuple(remedies)
-    for number, remedy in enumerate(remedies):
-        untried = tuple(remedies[number:])
-        result = cast(Result, (yield RunPart(names, (remedy.name,))))
-        if result.failure == TIME_IS_UP:
-            ended = TIME_IS_UP
-            break
-        tried.append(Tried((remedy,), result, on_whole=not part))
-        if not gains(result, before):
-            continue
-        if result.is_right:
-            return Diagnosis(before, part, (remedy,), result, tried=tuple(tried))
-        helpful.append((result, remedy))
+    tried, untried = yield from try_singly(part, before, remedies, limit)
+    ended = TIME_IS_UP if untried else ""
+    helpful = [(trial.result, trial.remedies[0]) for trial in tried if gains(trial.result, before)]
+    if helpful and helpful[-1][0].is_right:
+        result, remedy = helpful[-1]
+        return Diagnosis(before, part, (remedy,), result, tried=tuple(tried))
     helpful.sort(key=lambda pair: (pair[0].cpu_nodes, -(pair[0].reached_db or 0.0)))
     cure: tuple[RemedyChoice, ...] = tuple(remedy for _, remedy in helpful[:1])
     after = helpful[0][0] if helpful else before
@@ -513,8 +507,29 @@ def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice]) -
         after,
         tried=tuple(tried),
         ended=ended,
-        untried=untried if ended else (),
+        untried=untried,
     )
+
+
+def try_singly(
+    part: Part, before: Result, remedies: Sequence[RemedyChoice], limit: int
+) -> Generator[Experiment, Answer, tuple[list[Tried], tuple[RemedyChoice, ...]]]:
+    """Try remedies on a part, one by one, until one makes it right or ``limit`` programs were
+    compiled; one that changes nothing there needs none. Return what was tried, and what was left
+    when the time was up."""
+    names = tuple(operator.name for operator in part) or WHOLE
+    tried: list[Tried] = []
+    for number, remedy in enumerate(remedies):
+        left = limit - sum(trial.result.failure != UNCHANGED for trial in tried)
+        if not left:
+            break
+        result = cast(Result, (yield RunPart(names, (remedy.name,))))
+        if result.failure == TIME_IS_UP:
+            return tried, tuple(remedies[number : number + left])
+        tried.append(Tried((remedy,), result, on_whole=not part))
+        if result.is_right and gains(result, before):
+            break
+    return tried, ()
 
 
 def list_partners(
@@ -612,7 +627,7 @@ def narrow(
         if before.is_refused or not (before.failure or before.is_right):
             # What cures the larger part may cure this one; that only this one is cured is news.
             ordered = order_remedies(diagnosis.cure or remedies, suspicion, part)
-            narrowed = yield from try_remedies(part, before, ordered)
+            narrowed = yield from try_remedies(part, before, ordered, len(ordered))
             # A remedy that was tried on both is one that was tried: on the part that is named.
             by_names = {trial.remedies: trial for trial in (*tried, *narrowed.tried)}
             tried = tuple(by_names.values())

@@ -10,6 +10,7 @@ from msgspec import Struct
 WHOLE: tuple[str, ...] = ()  # the operators of a part that is the whole model
 TIME_IS_UP = "the time for experiments is up"
 NO_PART = "the part cannot be cut out"
+UNCHANGED = "it finds nothing to change"  # a remedy in a part
 SHRINK = 64  # a power of 2, so that only the exponents change
 
 
@@ -91,7 +92,8 @@ class RunPart:
     the results inside of the part. ``scheme`` is another one than the case's, or empty; with an
     ``operator``, only operators of this kind have it. An operator ``decomposed`` is written with
     those of its definition, and with ``doubled``, two samples are one input. With ``shrunk``, the
-    numbers that the part reads are divided by SHRINK. The answer is a Result."""
+    numbers that the part reads are divided by SHRINK. The answer is a Result; with the failure
+    UNCHANGED, nothing was compiled."""
 
     part: tuple[str, ...]
     remedies: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ from ci.diagnosis.diagnosis import Diagnosis, Suspicion, advance, diagnose
 from ci.diagnosis.experiments import (
     NO_PART,
     TIME_IS_UP,
+    UNCHANGED,
     WHOLE,
     Answer,
     ExamineCured,
@@ -237,6 +238,7 @@ class Laboratory:
         self.opened: CaseSpec | None = None  # see open_subject
         self.answers = open_answers(run, lane, finding)
         self.written: dict[RunPart, str] = {}  # references of parts in their forms
+        self.attempts: dict[tuple[str, ...], list[Attempt] | None] = {}  # with each remedy, by part
         self.count = 0
         self.refusal = ""  # what the last job raised
         self.endless_s = math.inf  # see SHARE_OF_ENDLESS
@@ -332,16 +334,8 @@ class Laboratory:
         help, such as a smaller number in a mask: its outputs are compared with those of the
         original model."""
         self.refusal = ""
-        scheme = self.spec.scheme.base
-        rows = {
-            row.name: row
-            for row in read_rewrites(self.lane, front_end=self.shared.front_end)
-            if row.helps_in(scheme) and (self.is_quantization or not row.approximate)
-        }
-        if part == WHOLE:
-            attempts = self.try_on_model([*rows])
-        else:
-            attempts = self.try_rewrites(self.open_part(RunPart(part)), [*rows])
+        rows = self.read_rows()
+        attempts = self.try_on_model([*rows]) if part == WHOLE else self.try_on_part(part)
         if attempts is None:
             return Result(failure=self.refusal) if self.refusal and part == WHOLE else None
         return [
@@ -349,6 +343,15 @@ class Laboratory:
             for attempt in attempts
             if attempt.applies and not attempt.fault
         ]
+
+    def read_rows(self) -> dict[str, Rewrite]:
+        """Return the rewrites that may be tried, by name."""
+        scheme = self.spec.scheme.base
+        return {
+            row.name: row
+            for row in read_rewrites(self.lane, front_end=self.shared.front_end)
+            if row.helps_in(scheme) and (self.is_quantization or not row.approximate)
+        }
 
     def list_findings(self) -> list[Finding]:
         """Return the finding, with one that what cures it cures, too: in float16, a model that is
@@ -369,6 +372,23 @@ class Laboratory:
                 return None
             knowledge.attempts |= {attempt.names[0]: attempt for attempt in attempts}
             return [knowledge.attempts[name] for name in names]
+
+    def try_on_part(self, part: tuple[str, ...]) -> list[Attempt] | None:
+        """Return what rewrites do to a part, or None if they cannot be tried."""
+        if part not in self.attempts:
+            names = [*self.read_rows()]
+            self.attempts[part] = self.try_rewrites(self.open_part(RunPart(part)), names)
+        return self.attempts[part]
+
+    def changes_nothing(self, experiment: RunPart) -> bool:
+        """Return whether the only remedy of an experiment finds nothing to change in a part. All
+        are tried together, without a program."""
+        if experiment.part == WHOLE or len(experiment.remedies) != 1:
+            return False
+        attempts = self.try_on_part(experiment.part) or []
+        return any(
+            attempt.names == experiment.remedies and not attempt.applies for attempt in attempts
+        )
 
     def try_rewrites(self, subject: CaseSpec | None, names: Sequence[str]) -> list[Attempt] | None:
         """Return what each rewrite does to a model, or None if they cannot be tried."""
@@ -399,19 +419,14 @@ class Laboratory:
 
     def run_part(self, experiment: RunPart) -> Result:
         """Return the result of a part, or of the whole model."""
-        spec = self.spec
-        if experiment.part == WHOLE:
-            subject = self.open_subject()
-            if subject is None:
-                return Result(failure="the model cannot be written")
-            if self.is_quantization:
-                return self.measure_quantized(subject, experiment.remedies)
-            spec = subject
-        if experiment.part != WHOLE:
-            opened = self.open_part(experiment)
-            if opened is None:
-                return Result(failure=NO_PART)
-            spec = opened
+        is_whole = experiment.part == WHOLE
+        spec = self.open_subject() if is_whole else self.open_part(experiment)
+        if spec is None:
+            return Result(failure="the model cannot be written" if is_whole else NO_PART)
+        if is_whole and self.is_quantization:
+            return self.measure_quantized(spec, experiment.remedies)
+        if self.changes_nothing(experiment):
+            return Result(failure=UNCHANGED)
         if experiment.remedies:
             try:
                 spec = self.rewrite(spec, experiment.remedies)
@@ -421,7 +436,6 @@ class Laboratory:
             spec = mix(spec, experiment.operator, Scheme(experiment.scheme))
         elif experiment.scheme:
             spec = replace(spec, scheme=Scheme(experiment.scheme))
-        is_whole = experiment.part == WHOLE
         return self.judge(spec, is_changed=bool(experiment.remedies), is_whole=is_whole)
 
     def open_part(self, experiment: RunPart) -> CaseSpec | None:
@@ -451,7 +465,8 @@ class Laboratory:
         if self.is_onnx or spec.is_file:
             path = folder / f"net{LITERT.suffix if self.lane == 'litert' else ONNX.suffix}"
             if not self.call(partial(rewrite_file, spec, names, path)):
-                raise QnnCiError(f"{' and '.join(names)} {NOTHING}")
+                is_unchanged = NOTHING in self.refusal
+                raise QnnCiError(UNCHANGED if is_unchanged else self.refusal or NOT_WRITTEN)
             reference = str(path)
         else:
             path = folder / "net.py"
@@ -593,7 +608,8 @@ def is_lasting(answer: Answer) -> bool:
     its process ended it, or if something else than the compiler failed."""
     if not isinstance(answer, Result):
         return bool(answer)
-    return not answer.is_fleeting and (not answer.failure or answer.is_refused)
+    is_answered = not answer.failure or answer.failure == UNCHANGED or answer.is_refused
+    return is_answered and not answer.is_fleeting
 
 
 def describe(experiment: RunPart) -> str:
@@ -633,6 +649,7 @@ def make_choice(row: Rewrite, attempt: Attempt, findings: Sequence[Finding]) -> 
     )
 
 
+NOT_WRITTEN = "the rewritten model cannot be written"
 NOTHING = "finds nothing to change"  # in the error of require_changes, which standalone files have
 
 
@@ -651,7 +668,7 @@ def read_result(case: Case, question: Question, *, is_whole: bool = False) -> Re
         is_refused = not answered.isdisjoint({Question.LOWERED, question} & STOPPING)
         failure = "" if is_passed else case.headline
         if NOTHING in failure:  # the module of a rewritten model raised it when it was loaded
-            return Result(failure=f"it {NOTHING}")
+            return Result(failure=UNCHANGED)
         return Result(failure=failure, is_right=is_passed, is_refused=is_refused)
     is_lowered = answered.isdisjoint(STOPPING)
     accuracy = OF_ACCURACY if is_whole else {Question.FAITHFUL}

@@ -28,9 +28,10 @@ UNKNOWN_REASON = "QNN computes these operators wrongly, or refuses them, as they
 
 
 class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A row. ``title`` says what the rewrite replaces by what. ``schemes`` are those in which it
-    helps, or () for all. ``cures`` lists ids of findings, names of known faults, and regular
-    expressions that match the message of a finding. An ``approximate`` rewrite changes the
+    """A row. ``title`` says what the rewrite replaces by what, and ``titles`` for front ends of
+    which it takes other models. ``schemes`` are those in which it helps, or () for all. ``cures``
+    lists ids of findings, names of known faults, and regular expressions that match the message of
+    a finding. An ``approximate`` rewrite changes the
     function. ``bound`` is the largest difference from the original outputs, relative to their
     range. ``proof`` states how it was measured that the rewrite helps. ``reason`` is why it does,
     and ``reasons`` for front ends in which it does for another one. ``needless`` is empty if the
@@ -39,6 +40,7 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     name: str
     title: str
+    titles: Mapping[Frontend, str] = field(default_factory=dict)
     lanes: tuple[RewriteLane, ...]
     cures: tuple[str, ...]
     proof: str
@@ -76,9 +78,9 @@ def read_rewrites(
     lane: RewriteLane, path: Path | None = None, *, front_end: Frontend | None = None
 ) -> tuple[Rewrite, ...]:
     """Return the rewrites of a lane from the file ``path``, by default this project's, with the
-    reasons for models that ``front_end`` compiles: LiteRT takes PyTorch models, too. Raises
-    ManifestError for a row that does not match the schema, an invalid pattern, or two rows with one
-    name."""
+    titles and reasons for models that ``front_end`` compiles: LiteRT takes PyTorch models, too.
+    Raises ManifestError for a row that does not match the schema, an invalid pattern, or two rows
+    with one name."""
     rows = read_policy(POLICY, Rewrites, path).rewrite
     names = [row.name for row in rows]
     for row in rows:
@@ -90,9 +92,14 @@ def read_rewrites(
             raise ManifestError(problem) from None
         if names.count(row.name) > 1:
             raise ManifestError(f"there are two rewrites with the name {row.name!r}")
+    front_end = front_end or USUAL[lane]
     return tuple(
         structs.replace(
-            row, reason=row.reasons.get(front_end or USUAL[lane], row.reason), reasons={}
+            row,
+            title=row.titles.get(front_end, row.title),
+            titles={},
+            reason=row.reasons.get(front_end, row.reason),
+            reasons={},
         )
         for row in rows
         if lane in row.lanes

@@ -31,7 +31,10 @@ HEAD = "| rewrite | replaces | PyTorch | ONNX | LiteRT |\n|---|---|---|---|---|\
 
 def read_all_rewrites() -> list[Rewrite]:
     """The rewrites of all lanes by name, each once."""
-    rows = {row.name: row for lane in LANES for row in read_rewrites(lane)}
+    rows: dict[str, Rewrite] = {}
+    for lane in LANES:
+        for row in read_rewrites(lane):
+            rows.setdefault(row.name, row)
     return [rows[name] for name in sorted(rows)]
 
 
@@ -43,8 +46,13 @@ def find_unexplained(rows: Sequence[Rewrite]) -> list[str]:
 def render_page(page: str, rows: Sequence[Rewrite]) -> str:
     """``page`` with the list of these rewrites."""
     lines = [HEAD]
+    titles = {(lane, row.name): row.title for lane in LANES for row in read_rewrites(lane)}
     for row in rows:
-        cells = ["yes" if lane in row.lanes else f"no: {row.needless}" for lane in QUANTIZING]
+        cells = []
+        for lane in QUANTIZING:
+            title = titles.get((lane, row.name), row.title)
+            taken = "yes" if title == row.title else f"yes: {title}"
+            cells.append(taken if lane in row.lanes else f"no: {row.needless}")
         cells.append("yes" if "litert" in row.lanes else "not seen")
         lines.append(f"| {' | '.join(map(escape, [f'`{row.name}`', row.title, *cells]))} |\n")
     return TABLE.sub(lambda match: match[1] + "".join(lines), page)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec import structs
 
-from ci.diagnosis.diagnosis import MOST_PARTS, Diagnosis, Suspicion, advance, diagnose
+from ci.diagnosis.diagnosis import MOST_OF_PART, MOST_PARTS, Diagnosis, Suspicion, advance, diagnose
 from ci.diagnosis.experiments import (
     TIME_IS_UP,
+    UNCHANGED,
     Answer,
     Change,
     ExamineCured,
@@ -224,6 +225,17 @@ def test_remedies_are_tried_on_the_smallest_part_that_is_wrong_by_itself(
     assert laboratory.experiments == [*experiments, "b"]  # at last on the whole model
     assert len(diagnosis.part) == size
     assert [remedy.name for remedy in diagnosis.cure] == ["b"]
+
+
+def test_remedies_that_change_nothing_in_a_part_are_none_of_its_programs() -> None:
+    others = [choose(f"other{number}") for number in range(MOST_OF_PART)]
+    unchanged = {f"2 {remedy.name}": Result(failure=UNCHANGED) for remedy in others}
+    laboratory = Laboratory([*others, A], {"a": RIGHT}, {**unchanged, "2 a": RIGHT})
+    assert laboratory.run(LARGE).cure == (A,)
+    # Those that are compiled have a limit.
+    laboratory = Laboratory([*others, A], {"a": RIGHT}, {"2 a": RIGHT})
+    assert laboratory.run(LARGE).cure == ()
+    assert "2 a" not in laboratory.experiments
 
 
 def test_what_is_wrong_only_as_a_whole_is_tried_on_the_whole_model() -> None:

@@ -14,7 +14,7 @@ from msgspec import structs
 from ci.cases.pool import ABORTED
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Suspicion
-from ci.diagnosis.experiments import WHOLE, Experiment, KeepPart, Result
+from ci.diagnosis.experiments import UNCHANGED, WHOLE, Experiment, KeepPart, Result, RunPart
 from ci.facts.finding import Finding, Question
 from ci.facts.kinds import (
     DIED,
@@ -419,3 +419,42 @@ def test_what_cures_wrong_numbers_is_tried_first_on_an_inaccurate_model_in_float
     assert isinstance(choices, list)
     (choice,) = (choice for choice in choices if choice.name == "sum-single-column")
     assert choice.is_for_finding is is_first
+
+
+@pytest.mark.parametrize("lane", ["torch", "onnx"])
+def test_only_the_title_for_onnx_files_has_the_limit_of_steps_that_these_have(
+    lane: RewriteLane,
+) -> None:
+    (row,) = [row for row in read_rewrites(lane) if row.name == "unroll-recurrent"]
+    assert ".onnx" not in row.title
+    assert ("64 steps" in row.title) is (lane == "onnx")
+
+
+@pytest.mark.usefixtures("_clock")
+def test_a_remedy_that_changes_nothing_in_a_part_needs_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs: list[str] = []
+
+    class Applying(Laboratory):
+        def call(self, job: Any) -> Any:
+            if not isinstance(job, Trials):
+                return "part.py:make_part"
+            return [Attempt(names=names, applies=names == NEAR) for names in job.recipes]
+
+        def judge(self, spec: CaseSpec, **_: Any) -> Result:
+            programs.append(spec.model)
+            return RIGHT
+
+    monkeypatch.setattr("ci.mend.experiments.make_source", lambda *_: "")
+    shared = Experiments("torch", 40.0, 40.0)
+    laboratory = Applying(stand_in(Scheme.A8W8, tmp_path), shared, WRONG, make_budget())
+    far = laboratory.answer(RunPart(("add",), FAR))
+    assert far == Result(failure=UNCHANGED)
+    assert is_lasting(far)
+    assert not programs
+    assert laboratory.answer(RunPart(("add",), NEAR)) == RIGHT
+    assert len(programs) == 1
+
+
+NEAR, FAR, RIGHT = ("expand-constant",), ("scale-batch-norm",), Result(60.0, is_right=True)
