@@ -32,9 +32,10 @@ from ci.models.schemes import (
 from ci.models.suite import LITERT_SUITE
 from ci.packages import modules
 from ci.packages.modules import RuntimeModules
-from ci.report.claim import claim_reports
+from ci.report.claim import REPORTS_FIX, claim_reports
 from ci.report.document import show_document
-from ci.report.html import write_page
+from ci.report.export import REPORT_FILES
+from ci.report.html import PAGE, write_page
 from ci.report.publishing import append_summary
 from ci.report.runtimes import TITLES, RuntimesReport, make_document, make_report
 from ci.report.schema import Report, Status
@@ -49,7 +50,7 @@ from provisioning.console.process import Completed, run_process, run_tasks
 from provisioning.console.progress import LinesInOrder, Progress
 from provisioning.console.usage import RUNS_AT_ONCE
 from provisioning.errors import ExitCode, QnnCiError, UnfitError, UsageError
-from provisioning.files import write_whole
+from provisioning.files import explain_writes, write_whole
 from provisioning.manifest.targets import read_socs
 
 SESSION = "test"
@@ -212,6 +213,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         progress.step(f"warning: {TITLES[name]} is not run: {reason}")
     folder = args.reports / SESSION
     claim_reports(folder)
+    remove_earlier(folder)
     reports: dict[str, Report] = {}
     places: dict[str, str] = {}
     codes = [error.exit_code for error in plan.errors]
@@ -244,6 +246,18 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(
         show_document(document), msgspec.to_builtins(comparison), find_code(comparison, codes)
     )
+
+
+def remove_earlier(folder: Path) -> None:
+    """Remove the reports of an earlier run, also of runtimes that do not judge now. They would be
+    compared, or taken for those of this run, if it wrote none or is interrupted. Raises StoreError
+    if that fails."""
+    files = [folder / COMPARISON, folder / PAGE]
+    for name, runtime in RUNTIMES.items():
+        files += [folder / name / runtime.session / file for file in REPORT_FILES]
+    with explain_writes(folder, REPORTS_FIX):
+        for file in files:
+            file.unlink(missing_ok=True)
 
 
 def repeat_typed(options: Sequence[Option], values: Mapping[str, Any]) -> list[str]:
@@ -493,10 +507,8 @@ def run_turns(
 def run_runtime(
     turn: Turn, place: Path, variables: Mapping[str, str], show: Callable[[str], None]
 ) -> Completed:
-    """Run a runtime's verb, which writes its report to ``place``, and show its progress. The report
-    of an earlier run is removed first: it would be compared if this run wrote none."""
+    """Run a runtime's verb, which writes its report to ``place``, and show its progress."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    (place / REPORT_FILE).unlink(missing_ok=True)
     argv = [turn.python, "-m", "ci", *turn.words, "--reports", str(place.parent)]
     return run_process(argv, env=variables, log=place.parent / LOG, on_line=show, check=False)
 

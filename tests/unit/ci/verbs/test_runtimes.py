@@ -275,6 +275,32 @@ def test_a_python_that_writes_no_report_is_no_verdict_and_hides_no_earlier_one(
     assert len(data["rows"]) == 1  # type: ignore[arg-type]
 
 
+def test_no_report_of_an_earlier_run_is_left_while_a_runtime_judges(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pythons = [add_python(place, name, "fp16") for name in SESSIONS]
+    run(capsys, "--model", "net.py:net", *pythons)
+    for name, session in SESSIONS.items():
+        for file in ("index.html", "junit.xml"):
+            (place / "reports/test" / name / session / file).touch()
+    files = "-name '*.json' -o -name '*.html' -o -name '*.xml'"
+    python = add_python(place, "executorch", "fp16", first=f"find reports {files} > left")
+    run(capsys, "--model", "net.py:net", "--runtime", "executorch", python)
+    assert (place / "left").read_text() == ""
+
+
+def test_a_file_in_the_place_of_a_runtime_s_reports_is_no_defect(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "reports/test").mkdir(parents=True)
+    (place / "reports/test/onnxruntime").touch()
+    python = add_python(place, "onnxruntime", "fp16")
+    assert main(["test", "--model", "a.onnx", python]) == ExitCode.DOWNLOAD
+    shown = capsys.readouterr().err
+    assert "onnxruntime" in shown
+    assert "pass a writable directory with --reports" in shown
+
+
 @pytest.mark.parametrize(
     ("model", "groups"),
     [
