@@ -21,6 +21,8 @@ SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a consta
 LEAST_THRESHOLD = 15.0  # from which on torch's softplus is x, within float32
 # log(1 + u) = 2 * atanh(u / (2 + u)): the factors of this series, of odd powers from 1 to 13
 ATANH = [1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0]
+# The factor of each other logarithm to the natural one of x, or of 1 + x
+LOGARITHM_FACTORS = {"log1p": 1.0, "log2": 1 / math.log(2), "log10": 1 / math.log(10)}
 ROOTS = 4  # square roots that bring numbers near 1, where the series converges
 DEEPEST = 5  # operators of a GELU before and after its erf or tanh
 # What functions of single elements may be written with.
@@ -571,14 +573,19 @@ def _write_atanh(edit: GraphEditor, z: str, factor: float) -> str:
 
 
 # QNN's logarithm in 16 bits returns the smallest number of its range everywhere (QNN 2.49.40).
-@defines("log-by-roots", "log")
+@defines("log-by-roots", "log", *LOGARITHM_FACTORS)
 def log_by_roots(edit: GraphEditor, node: Node) -> None:
     """Write log(x) as 32 * atanh((r - 1) / (r + 1)), with r = x ** (1/16) as four square roots, and
-    a series for atanh."""
+    a series for atanh; log1p, log2 and log10 with it."""
     x, (result,) = node.reads[0], node.results
-    if edit.is_float(x, result):
-        after = "32 * atanh((r - 1) / (r + 1)), with r = x ** (1/16) as four square roots"
-        edit.replace(node, write_log_by_roots(edit, x), after, "torch.log(x)")
+    if not edit.is_float(x, result):
+        return
+    new = write_log_by_roots(edit, edit.add(x, 1.0) if node.operator == "log1p" else x)
+    factor = LOGARITHM_FACTORS.get(node.operator, 1.0)
+    if factor != 1.0:
+        new = edit.mul(new, factor)
+    after = "32 * atanh((r - 1) / (r + 1)), with r = x ** (1/16) as four square roots"
+    edit.replace(node, new, after, f"torch.{node.operator}(x)")
 
 
 def write_log_by_roots(edit: GraphEditor, x: str) -> str:

@@ -400,7 +400,12 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 8), lambda x: (x.abs() / (x.exp() + 0.1)).log()),
         (0, (2, 8), lambda x: (x.abs() / 3).log() + (2 / x.abs()).log()),
     ],
-    "log-by-roots": [(1, (2, 8), lambda x: (x.abs() * 10 + 0.01).log())],
+    "log-by-roots": [
+        (1, (2, 8), lambda x: (x.abs() * 10 + 0.01).log()),
+        (1, (2, 8), lambda x: (x.abs() * 10).log1p()),
+        (1, (2, 8), lambda x: (x.abs() * 10 + 1.5).log2()),
+        (1, (2, 8), lambda x: (x.abs() * 10 + 1.5).log10()),
+    ],
     "logsumexp-by-roots": [
         (1, (2, 3, 8), lambda x: x.logsumexp(-1)),
         (1, (2, 3, 8), lambda x: torch.logsumexp(x * 40, (0, 2), keepdim=True)),
