@@ -299,7 +299,7 @@ def plan_turns(
             runtime.check_cases(models, schemes, socs, choose_policy(policy))
             require_modules(python, *runtime.choose_modules(models))
         except QnnCiError as error:
-            plan.not_run[name] = "; ".join(line.strip() for line in str(error).splitlines())
+            plan.not_run[name] = join_lines(str(error).splitlines())
             plan.errors.append(error)
             continue
         further = [word for soc in socs for word in ("--soc", soc)]
@@ -355,14 +355,18 @@ def choose_code(code: int) -> ExitCode:
 
 def explain_end(ended: Completed) -> str:
     """Return why a runtime has no report: the error of its verb, which comes last, with the lines
-    that are indented below it. Of another end, it is the last lines of the output, and how the
-    process ended."""
+    that are indented below it. Of another end, it is how the process ended, and the last lines of
+    its output."""
     lines = ended.output.strip().splitlines()[-ERROR_LINES:]
     if lines and ended.returncode in {*ExitCode} - JUDGED:
         starts = [place for place, line in enumerate(lines) if not line.startswith(" ")]
-        lines = lines[max(starts, default=0) :]
-    else:
-        lines.append(f"{Path(ended.argv[0]).name} {ended.describe()}, and wrote no report")
+        return join_lines(lines[max(starts, default=0) :])
+    end = f"{Path(ended.argv[0]).name} {ended.describe()}, and wrote no report"
+    return f"{end}. Its output ends with: {join_lines(lines)}" if lines else end
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """Return lines of text as a single one."""
     return "; ".join(line.strip() for line in lines)
 
 
