@@ -49,6 +49,9 @@ EXP = "exp"
 MOVED_FACTOR = (
     "move a factor behind it into it (exp(x) * c as exp(x + log(c))), or limit what it reads"
 )
+MASK_BY_FACTORS = (
+    "multiply by a mask of ones and zeros instead of adding one, both what exp reads and its result"
+)
 LARGEST_RETURNED = 131008.0  # of the numbers that QNN 2.49.40 returns in float16
 UNWRITTEN_DB = -200.0  # below this, QNN left the memory of a result uninitialized
 
@@ -498,12 +501,16 @@ def _advise_on_masks(loss: Loss | None, bits: int) -> Iterator[Advice]:
     if masks:
         lowest = min(masks, key=lambda reading: reading.low)
         step = (lowest.high - lowest.low) / 2**bits
+        fix = f"use {SPARE[bits]} in the mask instead"
+        fix += ": a blocked element then still has no weight after the softmax"
+        # Differences of running sums, as of a state space model, are large where they are blocked.
+        if lowest.operator == EXP:
+            fix = MASK_BY_FACTORS
         yield _conclude(
             f"a mask: numbers down to {lowest.low:.3g} reach {_list(masks)}, so one of the"
             f" {2**bits} steps of {bits} bits is {step:.3g}, and the differences between the other"
             " numbers are lost",
-            f"use {SPARE[bits]} in the mask instead: a blocked element then still has no weight"
-            " after the softmax",
+            fix,
             lowest,
             loss,
         )

@@ -178,6 +178,20 @@ def test_a_mask_is_known_by_the_numbers_that_a_softmax_reads() -> None:
 
 
 @pytest.mark.parametrize(
+    ("operator", "words"),
+    [
+        ("softmax", "use -100 in the mask instead"),
+        ("exp", "multiply by a mask of ones and zeros"),
+    ],
+)
+def test_a_mask_that_no_softmax_reads_is_multiplied(operator: str, words: str) -> None:
+    reading = make_reading(operator, operator, MASKED, 10.0, Origin(file="net.py", line=9))
+    assert reading
+    (advice,) = advise_on_numbers(Loss("x", 60.0, 10.0, 60.0, readings=(reading,)), 16)
+    assert [remedy.text.startswith(words) for remedy in advice.remedies] == [True]
+
+
+@pytest.mark.parametrize(
     ("kept_db", "output_db", "certainty", "words"),
     [
         (44.4, 21.7, Certainty.PROVEN, "have 21.7 dB, and 44.4 dB if these numbers are exact"),
