@@ -25,7 +25,7 @@ from ci.analysis.effects import (
     list_roundings,
     run_without,
 )
-from ci.analysis.noise import find_fused, has_inexact
+from ci.analysis.noise import find_errors_of, find_fused, has_inexact
 from ci.analysis.ranges import MOST_FITTED_DB, run_fitted
 from ci.facts.finding import NOWHERE
 from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
@@ -38,12 +38,14 @@ from ci.models.tensors import (
     CASTS,
     DECISIONS,
     FUSION_DB,
+    LOGARITHMS,
     MOST_BYTES,
     MOST_LAYERS,
     PHASES,
     RANKS,
     READERS,
     RECIPROCALS,
+    SMALL,
     Coarse,
     Decision,
     Loss,
@@ -426,18 +428,42 @@ def find_float16_loss_of(program: Program, inputs: Any, *, is_lossy: bool) -> Lo
         wide_db = min(wide_db, find_least_db(expected_outputs, wide[comparison.method].outputs))
     greatest = max(losses, key=lambda loss: loss.added, default=None)
     fused = find_lost_fusions(program, inputs, comparisons, half) if is_lossy else None
-    if greatest is None and fused:  # rounding alone would lose nothing
+    decided = find_decided(program, inputs, comparisons, half)
+    if is_lossy and not decided:
+        decided = find_decided_by_errors(program, inputs, exact)
+    if greatest is None and (fused or decided):  # rounding alone would lose nothing
         greatest = Loss("", BEST_DB, BEST_DB, BEST_DB)
     return greatest and structs.replace(
         greatest,
         readings=tuple(readings),
         is_float16=True,
         beyond=next(iter(beyond), None),
-        decided=find_decided(program, inputs, comparisons, half),
+        decided=decided,
         fused=fused,
         output_db=output_db,
         wide_db=wide_db,
     )
+
+
+def find_decided_by_errors(
+    program: Program, inputs: Any, exact: Mapping[str, Record]
+) -> LostDecisions | None:
+    """Return the decisions of a float32 model that QNN's errors in float16 change, if that costs an
+    output accuracy. A running sum of zeros and ones is whole if it is only rounded, but QNN's is
+    not, and equals no number. ``exact`` is a run without errors."""
+    graphs = program.graphs
+    if not any(map(list_decisions, graphs.values())):
+        return None
+    errors = find_errors_of(program, "", {})
+    recipes = {
+        method: Recipe(errors[method], watched=list_watched(graph), decisions=list_decisions(graph))
+        for method, graph in graphs.items()
+    }
+    noisy = record(program, inputs, recipes)
+    comparisons = [
+        Comparison(graph, exact[method], noisy[method], method) for method, graph in graphs.items()
+    ]
+    return find_decided(program, inputs, comparisons, errors)
 
 
 def list_tried_readings(
@@ -451,6 +477,8 @@ def list_tried_readings(
     for source, reading in read_values:
         if reading.behind_db < LOST_DB:
             groups.setdefault(reading.operator, set()).add(source)
+    for operator in LOGARITHMS & groups.keys():
+        groups[operator] |= list_spanning(comparison, groups[operator])
     kept_db = {
         operator: measure_unrounded(
             program, inputs, comparison, sources, changes, is_exact=operator in PHASES
@@ -463,6 +491,27 @@ def list_tried_readings(
         else reading
         for _, reading in read_values
     ]
+
+
+def list_spanning(comparison: Comparison, values: Collection[str]) -> set[str]:
+    """Return the values from which others are computed, and whose smallest numbers are lost in
+    their own steps, too: what a logarithm reads of a sum of exponentials is lost already in each
+    of these."""
+    graph, sources = comparison.graph, find_rounded(comparison.graph)
+    steps = {node.reads[0]: max(node.numbers["scale"]) for node in list_quantizers(graph)}
+    spanning: set[str] = set()
+    pending = [*values]
+    for name in pending:  # which grows
+        node = comparison.makers.get(sources.get(name, name))
+        for read in filter(None, node.reads if node else ()):
+            source = sources.get(read, "")
+            numbers = comparison.exact.values.get(source)
+            if source not in steps or numbers is None or not numbers.size or read in spanning:
+                continue
+            if 0 < SMALL * numbers.min() < steps[source]:
+                spanning.add(read)
+                pending.append(read)
+    return spanning
 
 
 def measure_unrounded(

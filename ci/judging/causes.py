@@ -16,6 +16,7 @@ from ci.models.tensors import (
     LOGARITHMS,
     PHASES,
     RECIPROCALS,
+    SMALL,
     SOFTMAXES,
     Layer,
     Loss,
@@ -29,7 +30,6 @@ EQUALITIES = frozenset({"eq", "ne", "Equal"})
 SOFTMAX = "softmax"  # in the names of its operators
 LEAST_GAIN = 1.004  # from here on, the gate rejects a program
 STEP = 0.1  # of an angle in radians: above it, sin and cos have less than about 30 dB
-SMALL = 2.0  # times smaller than a step: these numbers become zero before a logarithm
 LARGE_PHASE = 200.0  # from here on, float16 has steps of 0.125
 FLOAT16_BITS = 11  # of a significand
 FLOAT16_TINY = 2.0**-14  # below it, float16 has fewer bits
@@ -558,9 +558,11 @@ def _advise_on_logarithms(loss: Loss | None, bits: int) -> Iterator[Advice]:
             f"a logarithm of small numbers: numbers from {widest.low:.3g} to {widest.high:.3g}"
             f" reach {_list(small)}, where a step of {bits} bits is"
             f" {_find_step_size(widest, bits):.2g}, so all smaller numbers are one, or zero",
-            "if it inverts a sigmoid, as log(x / (1 - x)), keep the logits of before the sigmoid"
-            " instead; or subtract logarithms, log(x) - log(1 - x); or compute it outside of the"
-            " model, and pass it as an input; or use a larger floor; or lower the model in fp16",
+            "if these are sums of exponentials, subtract the largest exponent before exp, and add"
+            " it behind the logarithm; if it inverts a sigmoid, as log(x / (1 - x)), keep the"
+            " logits of before the sigmoid instead; or subtract logarithms, log(x) - log(1 - x);"
+            " or compute it outside of the model, and pass it as an input; or use a larger floor;"
+            " or lower the model in fp16",
             widest,
             loss,
         )

@@ -141,6 +141,7 @@ PHASES = frozenset({"sin", "cos"})
 SOFTMAXES = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "exp"})
 # Operators that need small steps where their operand is near zero
 LOGARITHMS = frozenset({"log", "log2", "log10"})
+SMALL = 2.0  # times smaller than a step: these numbers become zero before a logarithm
 RECIPROCALS = frozenset({"reciprocal"})  # of ONNX: ExecuTorch's are right
 # Operators whose result jumps if their operand passes a limit. Casts count if they make integers of
 # floats. RANKS return values and indices.

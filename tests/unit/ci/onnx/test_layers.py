@@ -238,6 +238,25 @@ def test_float16_loses_the_most_at_the_sine_of_a_large_angle(tmp_path: Path) -> 
     ]
 
 
+def test_numbers_that_a_logarithm_reads_are_lost_in_what_they_are_summed_from(
+    tmp_path: Path,
+) -> None:
+    sample = np.linspace(-6, 6, 16, dtype=np.float32)[None]
+    sums = np.tril(np.ones((16, 16), np.float32)).T
+    first, powers = quantize("power", "step")
+    second, totals = quantize("sum", "step")
+    nodes = [make("Exp", ["x"], ["power"], "exp"), *first]
+    nodes += [make("MatMul", [powers, "below"], ["sum"], "sums"), *second]
+    nodes += [make("Log", [totals], ["y"], "log")]
+    constants = [constant("step", 4.0), constant("zero", 0, np.uint8), constant("below", sums)]
+    model = write_model(
+        tmp_path / "m.onnx", nodes, [tensor("x", (1, 16))], [tensor("y", (1, 16))], constants
+    )
+    (_, reading) = lose(model, [np.log(np.exp(sample) @ sums)], (sample,)).readings
+    assert reading.name == "Log 'log'"
+    assert reading.kept_db == BEST_DB  # and not only without the second rounding
+
+
 @pytest.mark.parametrize(
     ("factor", "place"), [(1e3, "Mul 'square'"), (1.0, ""), (1e-4, "Mul 'square'")]
 )
@@ -259,6 +278,19 @@ def test_numbers_of_an_onnx_model_that_float16_cannot_hold_are_found(
     ]
     lost = lose_float16(tmp_path / "m.onnx", nodes, GIVEN, constants)
     assert (lost.beyond.name if lost and lost.beyond else "") == place
+
+
+def test_sums_of_whole_numbers_are_compared_with_the_errors_of_float16(tmp_path: Path) -> None:
+    nodes = [
+        make("MatMul", ["x", "below"], ["sum"], "sums"),
+        make("Equal", ["sum", "three"], ["same"], "compare"),
+        make("Where", ["same", "sum", "none"], ["y"], "choose"),
+    ]
+    below = np.tril(np.ones((16, 16), np.float32)).T
+    constants = [constant("below", below), constant("three", 3.0), constant("none", 0.0)]
+    lost = lose_float16(tmp_path / "m.onnx", nodes, np.ones((1, 16), np.float32), constants)
+    assert [decision.name for decision in lost.decided.decisions] == ["Equal 'compare'"]
+    assert lost.decided.kept_db > lost.decided.reached_db + 3
 
 
 DECIDERS = {
