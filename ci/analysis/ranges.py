@@ -22,6 +22,9 @@ MISFIT = 2.0  # times the size that the judged inputs need
 POWER_OF_TWO = 0.5  # the fraction of such a number in math.frexp
 
 
+Numbers = tuple[float, ...]
+
+
 class RoundedGroup(NamedTuple):
     """Values that are rounded together, see group_roundings: ``names`` are the results of its
     quantizers and dequantizers, and ``results`` those of the latter."""
@@ -50,19 +53,41 @@ def run_fitted(program: Program, sets: Sequence[Any]) -> FittedModel | None:
     watched = [name for group in groups for name in group.results]
     exact = program.prepare({method: Recipe(unrounded=all_names, watched=watched, watch=watch)})
     values = [records[method].values for records in exact.record(sets)]
+    needed: list[tuple[RoundedGroup, Bounds]] = []
+    for group in groups:
+        extremes = [sample[name] for sample in values for name in group.results if name in sample]
+        if extremes and np.isfinite(extremes).all():
+            bounds = Bounds(float(np.min(extremes)), float(np.max(extremes)))
+            needed.append((group, bounds))
+    needed_by_range = join_ranges(needed)
     changes: dict[str, Change] = {}
     unrounded: list[str] = []
     clipped: list[tuple[float, Clipped]] = []
-    for group in groups:
-        extremes = [sample[name] for sample in values for name in group.results if name in sample]
-        if not extremes or not np.isfinite(extremes).all():
-            continue
-        needed = Bounds(float(np.min(extremes)), float(np.max(extremes)))
+    for group, _ in needed:
+        bounds = needed_by_range[name_range(group)]
         unrounded += group.names
-        changes |= dict.fromkeys(group.results, fit(group.quantizers[0], needed))
-        clipped += list_misfits(graph, group.quantizers, needed)
+        changes |= dict.fromkeys(group.results, fit(group.quantizers[0], bounds))
+        clipped += list_misfits(graph, group.quantizers, bounds)
     fitted = program.prepare({method: Recipe(changes, unrounded=unrounded)})
     return FittedModel(fitted.run(sets[:1])[0], choose_clipped(clipped))
+
+
+def join_ranges(needed: Sequence[tuple[RoundedGroup, Bounds]]) -> dict[Numbers, Bounds]:
+    """Return what each calibrated range needs to hold: the numbers of all values that have it, such
+    as those that a concatenation joins. A constant of 0.2 beside numbers up to 4 was taken for one
+    with the range of other numbers."""
+    joined: dict[Numbers, Bounds] = {}
+    for group, own in needed:
+        others = joined.get(name_range(group), own)
+        bounds = Bounds(min(own.low, others.low), max(own.high, others.high))
+        joined[name_range(group)] = bounds
+    return joined
+
+
+def name_range(group: RoundedGroup) -> Numbers:
+    """Return the step and the zero point of a group, by which values with one range are known."""
+    numbers = group.quantizers[0].numbers
+    return *numbers["scale"], *numbers["zero_point"]
 
 
 def list_calibrated(graph: Graph) -> list[RoundedGroup]:

@@ -125,6 +125,27 @@ def test_steps_that_make_most_numbers_zero_are_found(
 
 
 @pytest.mark.parametrize("lane", LANES)
+def test_values_that_are_joined_have_one_range(tmp_path: Path, lane: str) -> None:
+    """A small part of a concatenation needs the range of the other one."""
+    step = 0.06
+    nodes = CONSTANTS + "tenth = Constant<value_float = 0.1>()\nz = Mul(x, tenth)\n"
+    nodes += write_rounding("x", step) + write_rounding("z", step)
+    nodes += "y = Concat<axis = 1>(x_rounded, z_rounded)"
+    values = np.random.default_rng(7).uniform(-0.1, 0.1, (8, 16)).astype(np.float32)
+    values[0, :2] = 4, -4
+    program, sample = make_program(
+        lane,
+        tmp_path,
+        nodes,
+        lambda x: torch.cat([round_to(x, step), round_to(x * 0.1, step)], 1),
+        values,
+    )
+    loss = find_loss(program, sample, [np.concatenate([values, values / 10], 1)])
+    assert loss is not None
+    assert loss.misfits == ()
+
+
+@pytest.mark.parametrize("lane", LANES)
 @pytest.mark.parametrize(
     ("steps", "misfits"),
     [
