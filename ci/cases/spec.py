@@ -487,6 +487,8 @@ def refuse_mistyped(word: str) -> None:
         fix = f"write a function that returns the module, with its weights, and its inputs: {OWN}"
         raise UsageError(what, fix=fix)
     file, colon, function = word.rpartition(":")
+    if colon and not file:
+        raise UsageError(f"{word} has no file name", fix=f"write net.py{word}")
     if colon and not word.endswith(MODEL_FILES):
         _require_python_file(word, file, function)
 

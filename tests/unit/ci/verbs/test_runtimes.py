@@ -369,6 +369,7 @@ def test_what_a_runtime_lacks_is_said_before_another_one_runs(
         (["--model", "a.tflite", "--runtime", "executorch"], "a.tflite cannot be judged by Exec"),
         (["--model", ""], "an option's value is empty"),
         (["--model", "net.py"], "write net.py:factory"),
+        (["--model", ":net"], "write net.py:net"),
         (["--model", "net:net"], "did you mean net.py:net?"),
         (["--model", "net.pt"], "net.pt is a file with a model, which this command does not read"),
         (["--model", "net.txt"], "net.txt cannot be judged by ExecuTorch, ONNX Runtime, LiteRT"),
