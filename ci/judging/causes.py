@@ -558,11 +558,11 @@ def _advise_on_logarithms(loss: Loss | None, bits: int) -> Iterator[Advice]:
             f"a logarithm of small numbers: numbers from {widest.low:.3g} to {widest.high:.3g}"
             f" reach {_list(small)}, where a step of {bits} bits is"
             f" {_find_step_size(widest, bits):.2g}, so all smaller numbers are one, or zero",
-            "if these are sums of exponentials, subtract the largest exponent before exp, and add"
-            " it behind the logarithm; if it inverts a sigmoid, as log(x / (1 - x)), keep the"
-            " logits of before the sigmoid instead; or subtract logarithms, log(x) - log(1 - x);"
-            " or compute it outside of the model, and pass it as an input; or use a larger floor;"
-            " or lower the model in fp16",
+            "if these are sums of exponentials, subtract the largest exponent of each sum before"
+            " exp, of a running sum that of each step, and add it behind the logarithm; if it"
+            " inverts a sigmoid, as log(x / (1 - x)), keep the logits of before the sigmoid"
+            " instead; or subtract logarithms, log(x) - log(1 - x); or compute it outside of the"
+            " model, and pass it as an input; or use a larger floor; or lower the model in fp16",
             widest,
             loss,
         )

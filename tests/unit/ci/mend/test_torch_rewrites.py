@@ -410,6 +410,12 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 3, 8), lambda x: x.logsumexp(-1)),
         (1, (2, 3, 8), lambda x: torch.logsumexp(x * 40, (0, 2), keepdim=True)),
     ],
+    "write-log-softmax": [
+        (1, (2, 3, 8), lambda x: torch.log_softmax(x * 40, -1)),
+        (1, (2, 3, 8), lambda x: torch.log_softmax(x, 1)),
+        (0, (2, 3, 8), lambda x: torch.softmax(x, -1)),
+    ],
+    "log-softmax-by-roots": [(1, (2, 3, 8), lambda x: torch.log_softmax(x * 40, -1))],
     "softmax-of-last-axis": [
         (1, (2, 3, 4), lambda x: torch.softmax(x, 1)),
         (1, (2, 3, 4, 5), lambda x: torch.softmax(x, -3)),
